@@ -1,0 +1,1 @@
+"""Decisions without an event loop: facts come in, actions go out."""

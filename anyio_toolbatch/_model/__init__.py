@@ -1,0 +1,1 @@
+"""Frozen values that cross the public line; no event loop, no threads, no clocks."""

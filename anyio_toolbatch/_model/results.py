@@ -1,0 +1,347 @@
+"""
+How a call ended, as data and as a text for the model.
+
+The wording follows promise P6: it never says "did not run" of a call that may
+have run, never invites to try a started call again, and holds no clock times,
+so that equal outcomes give equal bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable
+from typing import Any, Literal
+
+from .._errors import ToolCallError
+from .calls import ToolCall
+from .frozen import Frozen
+
+__all__ = ("LateResult", "Reason", "Status", "ToolResult", "make_result", "text_of_value")
+
+
+class Status(str, enum.Enum):
+    """How a call ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    INTERRUPTED = "interrupted"
+    DENIED = "denied"
+    INVALID = "invalid"
+
+    __str__ = str.__str__
+    __format__ = str.__format__
+
+
+class Reason(Frozen):
+    """
+    Why a call ended otherwise than by its own doing.
+
+    Args:
+        kind: One of the fixed names in the table of `ToolResult`.
+        message: What the one who asked for it said, or None.
+    """
+
+    __slots__ = ("kind", "message")
+
+    kind: str
+    message: str | None
+
+    def __init__(self, kind: str, message: str | None = None) -> None:
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "message", message)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Reason):
+            return NotImplemented
+        return (self.kind, self.message) == (other.kind, other.message)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.message))
+
+
+class ToolResult(Frozen):
+    """
+    The one result of a call; two are equal when all but their times are.
+
+    ============  ==========================================================
+    status        ``reason.kind``
+    ============  ==========================================================
+    completed     –
+    failed        – (the tool raised: `error`), ``resource_busy``,
+                  ``too_many_detached`` (never started, `error` set)
+    timed_out     ``call_timeout``, ``batch_timeout``, ``approval_timeout``
+    interrupted   ``user_interrupt``, ``caller_cancelled``,
+                  ``call_cancelled``, ``superseded``, ``sibling_failed``,
+                  ``runner_closed``
+    denied        ``not_approved``
+    invalid       ``unknown_tool``, ``bad_arguments``
+    ============  ==========================================================
+    """
+
+    __slots__ = (
+        "_kept",
+        "call",
+        "detached",
+        "error",
+        "index",
+        "is_error",
+        "partial",
+        "reason",
+        "run_time",
+        "started",
+        "status",
+        "value",
+        "wait_time",
+    )
+
+    call: ToolCall
+    index: int
+    """The call's place in its batch, from 0."""
+    status: Status
+    value: Any
+    """What the tool returned; None unless the call completed."""
+    error: BaseException | None
+    """What the tool raised, or why the call could not be run."""
+    reason: Reason | None
+    started: bool
+    """The tool's first line may have run."""
+    detached: bool
+    """The tool's work may still go on."""
+    is_error: bool
+    """To be shown to the model as an error."""
+    partial: Any
+    """What the tool had published when the call ended, or None."""
+    wait_time: float
+    """Seconds from submission to start, or to the end if it never started."""
+    run_time: float
+    """Seconds from start to end; 0 if it never started."""
+    _kept: bool
+
+    def __init__(
+        self,
+        call: ToolCall,
+        index: int,
+        status: Status,
+        *,
+        value: Any = None,
+        error: BaseException | None = None,
+        reason: Reason | None = None,
+        started: bool = True,
+        detached: bool = False,
+        is_error: bool | None = None,
+        partial: Any = None,
+        wait_time: float = 0.0,
+        run_time: float = 0.0,
+    ) -> None:
+        # For tests and for hosts that answer some calls themselves; a batch
+        # makes its own through `make_result`.
+        fill = object.__setattr__
+        fill(self, "call", call)
+        fill(self, "index", index)
+        fill(self, "status", Status(status))
+        fill(self, "value", value)
+        fill(self, "error", error)
+        fill(self, "reason", reason)
+        fill(self, "started", started)
+        fill(self, "detached", detached)
+        if is_error is None:
+            is_error = self.status is not Status.COMPLETED
+        fill(self, "is_error", is_error)
+        fill(self, "partial", partial)
+        fill(self, "wait_time", wait_time)
+        fill(self, "run_time", run_time)
+        fill(self, "_kept", False)
+
+    @property
+    def effects(self) -> Literal["none", "done", "unknown"]:
+        """``"none"``: never started; ``"done"``: completed; else ``"unknown"``."""
+        if not self.started:
+            return "none"
+        return "done" if self.status is Status.COMPLETED else "unknown"
+
+    @property
+    def text(self) -> str:
+        """What to show the model; never raises, and equal outcomes give equal text."""
+        if self.status is Status.COMPLETED:
+            return text_of_value(self.value)
+        if self.error is not None and self.reason is None:
+            return _with_partial(text_of_error(self.error), self.partial)
+        return _with_partial(_placeholder(self), self.partial)
+
+    def unwrap(self) -> Any:
+        """
+        Return the value of a completed call.
+
+        Raises:
+            ToolCallError: The call did not complete; its `__cause__` is what
+                the tool raised, if it raised.
+        """
+        if self.status is Status.COMPLETED:
+            return self.value
+        msg = f"call {self.index} ({self.call.name}): {self.text}"
+        raise ToolCallError(msg) from self.error
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ToolResult):
+            return NotImplemented
+        return all(getattr(self, n) == getattr(other, n) for n in _COMPARED)
+
+    def __hash__(self) -> int:
+        return hash((self.call, self.index, self.status))
+
+
+_COMPARED = [n for n in ToolResult.__slots__ if n not in {"wait_time", "run_time"}]
+
+
+class _ResultDraft(ToolResult):
+    """A result that is being filled in; see `frozen`."""
+
+    __slots__ = ()
+    __setattr__ = object.__setattr__
+
+    def __init__(
+        self,
+        call: ToolCall,
+        index: int,
+        status: Status,
+        value: Any,
+        error: BaseException | None,
+        reason: Reason | None,
+        started: bool,
+        detached: bool,
+        is_error: bool,
+        partial: Any,
+        wait_time: float,
+        run_time: float,
+        kept: bool = False,
+    ) -> None:
+        self.call = call
+        self.index = index
+        self.status = status
+        self.value = value
+        self.error = error
+        self.reason = reason
+        self.started = started
+        self.detached = detached
+        self.is_error = is_error
+        self.partial = partial
+        self.wait_time = wait_time
+        self.run_time = run_time
+        self._kept = kept
+        self.__class__ = ToolResult  # type: ignore[assignment]  # frozen from here on
+
+
+make_result: Callable[..., ToolResult] = _ResultDraft
+"""Make a `ToolResult` from its fields, in the order call … run_time of the draft."""
+
+
+class LateResult(Frozen):
+    """
+    How a detached call ended after all; handed to `on_late`.
+
+    Its batch has long been answered: nothing of this belongs into a
+    provider's history, except where the provider takes later outputs.
+    """
+
+    __slots__ = ("batch_id", "call", "error", "index", "late_by", "value")
+
+    batch_id: str
+    call: ToolCall
+    index: int
+    value: Any
+    error: BaseException | None
+    late_by: float
+    """Seconds between the call's placeholder and its end."""
+
+    def __init__(
+        self,
+        batch_id: str,
+        call: ToolCall,
+        index: int,
+        value: Any,
+        error: BaseException | None,
+        late_by: float,
+    ) -> None:
+        fill = object.__setattr__
+        fill(self, "batch_id", batch_id)
+        fill(self, "call", call)
+        fill(self, "index", index)
+        fill(self, "value", value)
+        fill(self, "error", error)
+        fill(self, "late_by", late_by)
+
+
+def text_of_value(value: object) -> str:
+    """Render a tool's value: a str as it is, else JSON, else `str`; never raises."""
+    if isinstance(value, str):
+        return value if type(value) is str else str.__str__(value)
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except Exception:  # noqa: BLE001 - any user class may raise anything here
+        pass
+    try:
+        return str(value)
+    except Exception as exc:  # noqa: BLE001 - as above
+        return (
+            f"[a value of type {_type_name(value)} that cannot be shown as text: "
+            f"{type(exc).__name__}]"
+        )
+
+
+def text_of_error(error: BaseException) -> str:
+    """Render an error as ``Type: message``; never raises."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - any user class may raise anything here
+        message = "[its message cannot be shown as text]"
+    name = _type_name(error)
+    return f"{name}: {message}" if message else name
+
+
+def _type_name(value: object) -> str:
+    return type(value).__qualname__
+
+
+_INTERRUPTED_BY = {
+    "user_interrupt": "interrupted by the user",
+    "caller_cancelled": "cancelled together with the turn",
+    "call_cancelled": "cancelled by the user",
+    "superseded": "superseded by newer instructions",
+    "sibling_failed": "cancelled because another call of the batch failed",
+    "runner_closed": "cancelled because the tool runner was closed",
+    "call_timeout": "timed out (its own time limit)",
+    "batch_timeout": "timed out (the time limit of the whole batch)",
+    "approval_timeout": "timed out waiting for approval",
+    "not_approved": "denied",
+}
+
+_UNKNOWN_OUTCOME = "It may have had side effects; its outcome is unknown."
+_NO_EFFECTS = "It had no effects."
+
+
+def _placeholder(result: ToolResult) -> str:
+    reason = result.reason
+    if reason is None:
+        # Only a hand-made result has neither an error nor a reason.
+        return f"Tool call {result.status}."
+    if reason.kind in {"unknown_tool", "bad_arguments", "too_many_detached", "resource_busy"}:
+        why = reason.message or (text_of_error(result.error) if result.error else reason.kind)
+        return f"Tool call not started: {why}. {_NO_EFFECTS}"
+    done = _INTERRUPTED_BY.get(reason.kind, reason.kind)
+    said = f" ({reason.message})" if reason.message else ""
+    if not result.started:
+        return f"Tool call not started: {done}{said} before it began. {_NO_EFFECTS}"
+    if result._kept:
+        return (
+            f"The turn was {done}{said}; the tool call goes on in the background. "
+            "It may have side effects; its outcome is not known yet."
+        )
+    return f"Tool call {done}{said} before it finished. {_UNKNOWN_OUTCOME}"
+
+
+def _with_partial(text: str, partial: object) -> str:
+    if partial is None:
+        return text
+    return f"{text}\nPartial output until then:\n{text_of_value(partial)}"

@@ -1,0 +1,1 @@
+"""Everything that awaits, sleeps or starts threads."""
