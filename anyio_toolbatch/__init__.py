@@ -2,12 +2,13 @@
 Run a model's batch of tool calls; be interrupted; have the turn back at once.
 
 The names below are the whole public face, besides the submodules `formats`,
-`from_thread`, `testing` and `errors of your own tools`. Everything behind an
-underscore may change in any release.
+`from_thread` and `testing`. Everything behind an underscore may change in any
+release.
 """
 
 from __future__ import annotations
 
+from . import from_thread
 from ._errors import (
     BatchNotSettledError,
     BatchSealedError,
@@ -34,18 +35,34 @@ from ._model.events import (
 from ._model.results import LateResult, Reason, Status, ToolResult
 from ._model.statistics import DetachedCall, RunnerStatistics
 from ._model.tools import Tool, ToolOutput, tool
+from ._runtime.batch import CallHandle, ToolBatch
+from ._runtime.context import (
+    CallContext,
+    CancelFlag,
+    CancelHook,
+    current_call,
+    keep_partial,
+    on_cancel,
+    report_progress,
+)
+from ._runtime.runner import BatchOptions, ToolRunner, open_batch, run_batch
 
 __all__ = (
     "BatchInterrupted",
     "BatchNotSettledError",
+    "BatchOptions",
     "BatchSealedError",
     "BatchSettled",
     "BatchStarted",
+    "CallContext",
     "CallDetached",
+    "CallHandle",
     "CallOutput",
     "CallProgress",
     "CallSettled",
     "CallStarted",
+    "CancelFlag",
+    "CancelHook",
     "DetachedCall",
     "Event",
     "InvalidArgumentsError",
@@ -55,13 +72,22 @@ __all__ = (
     "RunnerClosedError",
     "RunnerStatistics",
     "Status",
+    "TooManyDetachedError",
     "Tool",
+    "ToolBatch",
     "ToolBatchError",
     "ToolCall",
     "ToolCallError",
     "ToolOutput",
     "ToolResult",
-    "TooManyDetachedError",
+    "ToolRunner",
     "UnknownToolError",
+    "current_call",
+    "from_thread",
+    "keep_partial",
+    "on_cancel",
+    "open_batch",
+    "report_progress",
+    "run_batch",
     "tool",
 )

@@ -18,7 +18,7 @@ __all__ = ("Frozen",)
 class Frozen:
     """Base of the slotted values: refuses assignment and deletion, pickles, copies."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         msg = f"{type(self).__name__} is immutable: cannot set {name!r}"

@@ -20,7 +20,7 @@ from .frozen import Frozen
 __all__ = ("LateResult", "Reason", "Status", "ToolResult", "make_result", "text_of_value")
 
 
-class Status(str, enum.Enum):
+class Status(enum.StrEnum):
     """How a call ended."""
 
     COMPLETED = "completed"
@@ -29,9 +29,6 @@ class Status(str, enum.Enum):
     INTERRUPTED = "interrupted"
     DENIED = "denied"
     INVALID = "invalid"
-
-    __str__ = str.__str__
-    __format__ = str.__format__
 
 
 class Reason(Frozen):
@@ -128,7 +125,7 @@ class ToolResult(Frozen):
         value: Any = None,
         error: BaseException | None = None,
         reason: Reason | None = None,
-        started: bool = True,
+        started: bool | None = None,
         detached: bool = False,
         is_error: bool | None = None,
         partial: Any = None,
@@ -144,6 +141,11 @@ class ToolResult(Frozen):
         fill(self, "value", value)
         fill(self, "error", error)
         fill(self, "reason", reason)
+        if started is None:
+            # What never starts: see the table above.
+            started = self.status not in {Status.INVALID, Status.DENIED} and not (
+                self.status is Status.FAILED and reason is not None
+            )
         fill(self, "started", started)
         fill(self, "detached", detached)
         if is_error is None:
@@ -281,8 +283,11 @@ def text_of_value(value: object) -> str:
         return json.dumps(value, ensure_ascii=False)
     except Exception:  # noqa: BLE001 - any user class may raise anything here
         pass
+    if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
+        # Python's own would show an address: other bytes at each run.
+        return f"[a value of type {_type_name(value)}]"
     try:
-        return str(value)
+        return str.__str__(str(value))
     except Exception as exc:  # noqa: BLE001 - as above
         return (
             f"[a value of type {_type_name(value)} that cannot be shown as text: "
@@ -328,7 +333,7 @@ def _placeholder(result: ToolResult) -> str:
         return f"Tool call {result.status}."
     if reason.kind in {"unknown_tool", "bad_arguments", "too_many_detached", "resource_busy"}:
         why = reason.message or (text_of_error(result.error) if result.error else reason.kind)
-        return f"Tool call not started: {why}. {_NO_EFFECTS}"
+        return f"Tool call not started: {why.rstrip('.')}. {_NO_EFFECTS}"
     done = _INTERRUPTED_BY.get(reason.kind, reason.kind)
     said = f" ({reason.message})" if reason.message else ""
     if not result.started:

@@ -43,7 +43,7 @@ class ToolOutput:
             return NotImplemented
         return (self.value, self.is_error) == (other.value, other.is_error)
 
-    __hash__ = None  # type: ignore[assignment] - the value may be unhashable
+    __hash__ = None  # type: ignore[assignment]  # the value may be unhashable
 
 
 class Tool(Frozen):
@@ -110,6 +110,7 @@ class Tool(Frozen):
     """What calling `func` gives; found once, when the tool is made."""
     carrier: Literal["loop", "thread"]
     """Where its calls run, `runs_in` resolved."""
+    _binder: _Binder
 
     def __init__(
         self,

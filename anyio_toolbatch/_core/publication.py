@@ -1,0 +1,145 @@
+"""
+What a batch publishes: one log, read by any number of readers.
+
+The log is kept compact: an entry is a tuple, made into an event only when
+somebody reads it, since most batches have no reader. A reader is a position
+in the log, so each sees everything from the batch's start, and one that is
+slow or dead costs nothing but the log that is kept anyway.
+
+Progress is coalesced: a call has one progress entry, which shows the newest
+report when it is read; a further entry is made, and the old one dropped, only
+after some reader has read it. The log is compacted when half of it has been
+dropped, so that it does not grow with the number of reports.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+from weakref import WeakSet
+
+from .._model.events import (
+    BatchInterrupted,
+    BatchSettled,
+    BatchStarted,
+    CallOutput,
+    CallProgress,
+    CallSettled,
+    CallStarted,
+    Event,
+)
+from .ledger import Ledger
+from .record import CallRecord
+
+__all__ = ("Entry", "EventLog", "Kind", "Reader", "to_event")
+
+
+class Kind(enum.Enum):
+    """What a log entry tells; the second item of the entry is its subject."""
+
+    BATCH_STARTED = enum.auto()
+    CALL_STARTED = enum.auto()
+    PROGRESS = enum.auto()
+    OUTPUT = enum.auto()
+    CALL_SETTLED = enum.auto()
+    INTERRUPTED = enum.auto()
+    BATCH_SETTLED = enum.auto()
+
+
+Entry = tuple[Kind, Any, Any]
+"""Kind; a record, a reason or None; and an output item or None."""
+
+
+def to_event(batch_id: str, ledger: Ledger, entry: Entry) -> Event:
+    """Make the event that an entry stands for."""
+    kind, subject, item = entry
+    match kind:
+        case Kind.CALL_SETTLED:
+            result = ledger.result(subject)
+            assert result is not None, "logged before it was settled"
+            return CallSettled(batch_id, result)
+        case Kind.CALL_STARTED:
+            return CallStarted(batch_id, subject.call, subject.index)
+        case Kind.OUTPUT:
+            return CallOutput(batch_id, subject.call, subject.index, item)
+        case Kind.PROGRESS:
+            return CallProgress(batch_id, subject.call, subject.index, *subject.progress)
+        case Kind.INTERRUPTED:
+            return BatchInterrupted(batch_id, subject)
+        case Kind.BATCH_STARTED:
+            return BatchStarted(batch_id)
+        case Kind.BATCH_SETTLED:
+            return BatchSettled(batch_id)
+
+
+class Reader:
+    """A position in the log."""
+
+    __slots__ = ("__weakref__", "_log", "_position")
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._position = 0
+
+    def next(self) -> Entry | None:
+        """Return the next entry; None if there is none yet."""
+        entries = self._log.entries
+        while self._position < len(entries):
+            entry = entries[self._position]
+            self._position += 1
+            if entry is not None:
+                return entry
+        return None
+
+    @property
+    def has_read_all(self) -> bool:
+        return self._position >= len(self._log.entries)
+
+
+class EventLog:
+    """The entries of one batch, oldest first; None where one was dropped."""
+
+    __slots__ = ("_dropped", "_progress_at", "_readers", "entries")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry | None] = []
+        # Weak: an iterator that was left alone must not be kept by the log.
+        self._readers: WeakSet[Reader] = WeakSet()
+        self._progress_at: dict[CallRecord, int] = {}
+        self._dropped = 0
+
+    def add(self, kind: Kind, subject: Any = None, item: Any = None) -> None:
+        self.entries.append((kind, subject, item))
+
+    def add_progress(self, record: CallRecord) -> bool:
+        """Enter that the call has a newer report; False if an unread entry shows it."""
+        at = self._progress_at.get(record)
+        if at is not None:
+            if all(reader._position <= at for reader in self._readers):
+                return False
+            self.entries[at] = None
+            self._dropped += 1
+        self._progress_at[record] = len(self.entries)
+        self.entries.append((Kind.PROGRESS, record, None))
+        if self._dropped > _COMPACT_FROM and self._dropped * 2 > len(self.entries):
+            self._compact()
+        return True
+
+    def open_reader(self) -> Reader:
+        reader = Reader(self)
+        self._readers.add(reader)
+        return reader
+
+    def _compact(self) -> None:
+        kept_before = [0]
+        for entry in self.entries:
+            kept_before.append(kept_before[-1] + (entry is not None))
+        for reader in self._readers:
+            reader._position = kept_before[reader._position]
+        for record, at in self._progress_at.items():
+            self._progress_at[record] = kept_before[at]
+        self.entries = [entry for entry in self.entries if entry is not None]
+        self._dropped = 0
+
+
+_COMPACT_FROM = 64  # entries; below that it is not worth the pass

@@ -1,0 +1,134 @@
+"""
+What is known of one call while its batch lives, and its two tickets.
+
+A ticket is a list of one item; taking it is ``list.pop()``, which CPython
+makes atomic, so whoever pops first has it and everybody else knows.
+
+The race of start and cut: a worker takes the *start* ticket just before the
+tool's first line, a cut takes it to keep the call from starting. Exactly one
+gets it, so no result ever says "not started" of a call that ran.
+
+The race of end and cut: the worker stores value or error in the record and
+then takes the *end* ticket; a cut takes it to let the call go. If the worker
+has it, the stored value is the call's real result, also when its message to
+the loop is still on its way. If the cut has it, whatever the worker brings is
+late.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .._model.calls import ToolCall
+    from .._model.results import Reason, Status
+    from .._model.tools import Tool
+
+__all__ = ("UNSET", "CallRecord")
+
+
+class _Unset:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = _Unset()
+"""What no tool can have given; None is a value like any other."""
+
+
+class CallRecord:
+    """One call of one batch. The comment says who writes a field."""
+
+    __slots__ = (
+        "__weakref__",
+        "arguments",
+        "awaiting",
+        "batch",
+        "call",
+        "cancel_flag",
+        "cancel_hooks",
+        "context",
+        "cut_reason",
+        "cut_status",
+        "end_ticket",
+        "ended",
+        "ended_at",
+        "error",
+        "halted",
+        "hosted",
+        "index",
+        "is_error",
+        "items",
+        "items_told",
+        "kept_partial",
+        "landing",
+        "loop_requests",
+        "progress",
+        "progress_posted",
+        "start_ticket",
+        "start_told",
+        "started_at",
+        "stopper",
+        "submitted_at",
+        "timer",
+        "told",
+        "tool",
+        "value",
+    )
+
+    def __init__(self, batch: Any, call: ToolCall, submitted_at: float) -> None:
+        self.batch = batch
+        self.call = call
+        self.submitted_at = submitted_at
+        self.index = -1
+        # -- written by the loop, before anything can start
+        self.tool: Tool = None  # type: ignore[assignment]  # set unless invalid
+        self.arguments: dict[str, Any] = call.arguments
+        self.context: Any = None
+        # -- shared, see the head of this file
+        self.start_ticket = [None]
+        self.end_ticket = [None]
+        # -- written by whoever runs the tool
+        self.started_at = 0.0
+        self.ended_at = 0.0
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.is_error = False
+        self.kept_partial: Any = UNSET
+        self.items: list[Any] | None = None
+        self.progress: tuple[float, float | None, str | None] | None = None
+        self.progress_posted = False
+        self.cancel_hooks: list[Any] | None = None
+        self.cancel_flag: Any = None
+        self.loop_requests: list[Any] | None = None
+        self.ended = False  # the tool is through, in time or late
+        self.landing: Any = None  # what the loop is to do with it
+        self.awaiting = False  # a thread's value turned out awaitable
+        # -- written by the loop
+        self.start_told = False
+        self.items_told = 0
+        self.timer: Any = None
+        self.stopper: Any = None
+        self.hosted = False  # it runs on the loop, not in a thread
+        self.told = False  # it was asked to stop
+        self.halted = False  # any thread: it must not start any more
+        self.cut_status: Status | None = None
+        self.cut_reason: Reason | None = None
+
+    def partial_output(self) -> Any:
+        """Return what the tool has published until now, as a copy, or None."""
+        if self.kept_partial is not UNSET:
+            return self.kept_partial
+        return None if self.items is None else list(self.items)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Not started, as far as the tickets tell."""
+        return bool(self.start_ticket)
+
+    @property
+    def is_running(self) -> bool:
+        """Started, not ended and not let go, as far as the tickets tell."""
+        return not self.start_ticket and bool(self.end_ticket)

@@ -1,0 +1,104 @@
+"""
+Which waiting call may start next, where the number of running calls is capped.
+
+Facts come in (`add`, `release`, `forget`), the decision comes out (`grant`).
+Nothing is held while waiting: a call takes its slot, and a blocking one its
+thread, in one step and only when both are free. A freed place goes to the
+first call of a batch, in call order, that may use it; batches take turns, so
+that a small one is not stuck behind a large one.
+
+A call is anything hashable to this file; a batch is its owner.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+__all__ = ("Scheduler",)
+
+C = TypeVar("C", bound=Hashable)
+
+
+class _Line(Generic[C]):
+    """The waiting calls of one batch, in call order, by what they need."""
+
+    __slots__ = ("blocking", "number", "plain")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.plain: deque[tuple[int, C]] = deque()
+        self.blocking: deque[tuple[int, C]] = deque()
+
+    def add(self, call: C, *, needs_thread: bool) -> None:
+        self.number += 1
+        (self.blocking if needs_thread else self.plain).append((self.number, call))
+
+    def take(self, *, has_thread: bool) -> tuple[C, bool] | None:
+        plain, blocking = self.plain, self.blocking
+        if blocking and has_thread and (not plain or blocking[0] < plain[0]):
+            return blocking.popleft()[1], True
+        if plain:
+            return plain.popleft()[1], False
+        return None
+
+
+class Scheduler(Generic[C]):
+    """
+    Gives out slots.
+
+    Args:
+        slots: How many calls may run at once.
+        threads: How many of them may be blocking ones.
+    """
+
+    def __init__(self, slots: int, threads: int) -> None:
+        self.free_slots = slots
+        self.free_threads = threads
+        self._lines: dict[Hashable, _Line[C]] = {}
+        self._turns: deque[Hashable] = deque()
+        self._running: dict[C, bool] = {}
+
+    def add(self, batch: Hashable, call: C, *, needs_thread: bool) -> None:
+        """Put a call at the end of its batch's line."""
+        line = self._lines.get(batch)
+        if line is None:
+            line = self._lines[batch] = _Line()
+            self._turns.append(batch)
+        line.add(call, needs_thread=needs_thread)
+
+    def grant(self) -> C | None:
+        """Return the next call to start now, its places taken; None if none may."""
+        if not self.free_slots:
+            return None
+        for _ in range(len(self._turns)):
+            batch = self._turns[0]
+            line = self._lines[batch]
+            taken = line.take(has_thread=self.free_threads > 0)
+            if not line.plain and not line.blocking:
+                self._turns.popleft()
+                del self._lines[batch]
+            else:
+                self._turns.rotate(-1)
+            if taken is not None:
+                call, needs_thread = taken
+                self.free_slots -= 1
+                self.free_threads -= needs_thread
+                self._running[call] = needs_thread
+                return call
+        return None
+
+    def release(self, call: C) -> bool:
+        """Take back the places of a call that ended or was let go; False if it had none."""
+        needs_thread = self._running.pop(call, None)
+        if needs_thread is None:
+            return False
+        self.free_slots += 1
+        self.free_threads += needs_thread
+        return True
+
+    def forget(self, batch: Hashable) -> None:
+        """Drop what waits of a batch; what runs keeps its places."""
+        if self._lines.pop(batch, None) is not None:
+            self._turns.remove(batch)

@@ -1,0 +1,341 @@
+"""The public face of a batch: thin, every decision is the engine's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import NoReturn
+
+from .._core.record import CallRecord
+from .._model.calls import ToolCall
+from .._model.events import Event
+from .._model.results import Reason, ToolResult, text_of_error
+from .._model.tools import check_seconds
+from .engine import BatchEngine
+
+__all__ = ("BatchContext", "CallHandle", "ToolBatch", "check_call", "check_message")
+
+
+class CallHandle:
+    """One submitted call; given by `ToolBatch.submit`."""
+
+    __slots__ = ("_engine", "_record")
+
+    def __init__(self, engine: BatchEngine, record: CallRecord) -> None:
+        self._engine = engine
+        self._record = record
+
+    @property
+    def index(self) -> int:
+        """The call's place in its batch, from 0."""
+        return self._record.index
+
+    @property
+    def call(self) -> ToolCall:
+        """What was submitted."""
+        return self._record.call
+
+    @property
+    def result(self) -> ToolResult | None:
+        """The call's result; None until it is settled."""
+        return self._engine.ledger.result(self._record)
+
+    def cancel(self, message: str | None = None) -> bool:
+        """
+        Cut this one call; its siblings go on.
+
+        It is settled in the next pass of the loop, after the batch's
+        `interrupt_grace`; once this has returned it does not start any more.
+
+        Args:
+            message: Why; goes into the result's reason.
+
+        Returns:
+            Whether there was something to cut: False if the call is settled
+            or has been asked to stop before.
+
+        Threads:
+            Any, and signal handlers. Never blocks.
+        """
+        check_message(message)
+        return self._engine.cancel(self._record, message)
+
+    async def wait(self) -> ToolResult:
+        """
+        Wait until the call is settled and return its result.
+
+        Cancellation:
+            Stops this wait only; the call goes on.
+        """
+        await self._engine.wait_for_call(self._record)
+        result = self.result
+        assert result is not None, "woken before the call was settled"
+        return result
+
+    def __repr__(self) -> str:
+        result = self.result
+        state = "unsettled" if result is None else result.status.value
+        return f"<CallHandle {self.index} {self.call.name!r} {state}>"
+
+
+class ToolBatch:
+    """
+    The calls of one turn, while they run and after.
+
+    Given by ``async with runner.open_batch() as batch``. Leaving the block
+    normally seals the batch and waits until every call is settled; leaving it
+    by an exception or a cancellation lets go of what still runs, at once. The
+    results stay readable on the object.
+    """
+
+    __slots__ = ("__weakref__", "_engine")
+
+    def __init__(self, engine: BatchEngine) -> None:
+        self._engine = engine
+
+    @property
+    def id(self) -> str:
+        """The batch's own name, unique in the process."""
+        return self._engine.id
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The calls submitted so far, in call order; a fresh list."""
+        return [record.call for record in list(self._engine.records)]
+
+    @property
+    def results(self) -> list[ToolResult]:
+        """
+        One result per call, in call order; a fresh list.
+
+        Raises:
+            BatchNotSettledError: The batch is not sealed, or a call has no
+                result yet; `snapshot()` gives what there is.
+        """
+        return self._engine.results()
+
+    def snapshot(self) -> list[ToolResult | None]:
+        """Return what there is: one item per call, None where it is not settled."""
+        return self._engine.snapshot()
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why the whole batch was cut; None if it was not."""
+        return self._engine.reason
+
+    @property
+    def interrupted(self) -> bool:
+        """The whole batch was cut, for whatever `reason`."""
+        return self._engine.reason is not None
+
+    def submit(self, call: ToolCall) -> CallHandle:
+        """
+        Add a call and bring it to its start.
+
+        On a batch that was cut it starts nothing: the call is settled at
+        once, not started, with the batch's reason.
+
+        Raises:
+            TypeError: `call` is no `ToolCall`.
+            BatchSealedError: The batch was sealed.
+            RuntimeError: Called from another thread.
+
+        Threads:
+            The event loop's thread only.
+        """
+        check_call(call)
+        self._check_thread("submit")
+        return CallHandle(self._engine, self._engine.submit([call])[0])
+
+    def seal(self) -> None:
+        """
+        Say that no more calls will come; idempotent.
+
+        Threads:
+            The event loop's thread only.
+        """
+        self._check_thread("seal")
+        self._engine.seal()
+
+    def _check_thread(self, what: str) -> None:
+        if threading.get_ident() != self._engine.hub.thread_id:
+            msg = f"ToolBatch.{what} belongs to the event loop's thread"
+            raise RuntimeError(msg)
+
+    def interrupt(self, message: str | None = None, *, grace: float | None = None) -> bool:
+        """
+        End the batch now: every call gets its result, nothing new starts.
+
+        Results that are in are kept. Waiting calls are settled as not
+        started. Running ones are told to stop and, after the grace, let go
+        with a placeholder. The awaiting code runs again at once.
+
+        Args:
+            message: Why; goes into the reason of the batch and its results.
+            grace: Seconds that running calls have to give their own answer;
+                the batch's `interrupt_grace` by default.
+
+        Returns:
+            True if the batch was open and not yet asked to stop. A later
+            interrupt can only shorten the grace; the first reason stays.
+
+        Threads:
+            Any, and signal handlers. Sets a flag and posts, never blocks;
+            settles in the next pass of the loop.
+        """
+        check_message(message)
+        check_seconds("grace", grace)
+        return self._engine.interrupt(message, grace)
+
+    def supersede(self, message: str | None = None) -> NoReturn:
+        """Not available in this version."""
+        msg = "ToolBatch.supersede is not available in this version"
+        raise NotImplementedError(msg)
+
+    def cancel(self, call_id: str, message: str | None = None) -> int:
+        """
+        Cut the calls with this id; see `CallHandle.cancel`.
+
+        Returns:
+            How many there were to cut; ids need not be unique.
+
+        Threads:
+            Any, and signal handlers. Never blocks.
+        """
+        if not isinstance(call_id, str):
+            msg = f"call_id must be a str, not {type(call_id).__name__}"
+            raise TypeError(msg)
+        check_message(message)
+        engine = self._engine
+        return sum(
+            engine.cancel(record, message)
+            for record in list(engine.records)
+            if record.call.id == call_id
+        )
+
+    async def wait(self) -> list[ToolResult]:
+        """
+        Wait until the calls submitted so far are settled; return their results.
+
+        Raises:
+            KeyboardInterrupt: A tool raised it; once per batch.
+
+        Cancellation:
+            Stops this wait only; the calls go on.
+        """
+        engine = self._engine
+        count = len(engine.records)
+        await engine.wait_settled(count)
+        raise_keyboard_interrupt(engine)
+        return [result for result in engine.snapshot()[:count] if result is not None]
+
+    def events(self) -> AsyncIterator[Event]:
+        """
+        Iterate over all events from the batch's start, up to `BatchSettled`.
+
+        Several readers each see all. A reader that is slow, or has stopped
+        reading, holds nothing up; progress that it has not read yet is
+        replaced by newer progress, nothing else is lost.
+
+        Cancellation:
+            Stops that reader only.
+
+        Threads:
+            The event loop's thread only.
+        """
+        self._check_thread("events")
+        return _EventIterator(self._engine)
+
+    def __repr__(self) -> str:
+        engine = self._engine
+        count = len(engine.records)
+        settled = count - engine.ledger.unsettled
+        state = "sealed" if engine.sealed else "open"
+        cut = f" cut={engine.reason.kind}" if engine.reason is not None else ""
+        return f"<ToolBatch {engine.id} {state}{cut} settled={settled}/{count}>"
+
+
+class _EventIterator:
+    __slots__ = ("_engine", "_reader")
+
+    def __init__(self, engine: BatchEngine) -> None:
+        self._engine = engine
+        self._reader = engine.open_reader()
+
+    def __aiter__(self) -> _EventIterator:
+        return self
+
+    async def __anext__(self) -> Event:
+        event = await self._engine.next_event(self._reader)
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+
+class BatchContext:
+    """The block of `open_batch`; see `ToolBatch`."""
+
+    __slots__ = ("_calls", "_engine", "_open")
+
+    def __init__(self, open_engine: object, calls: list[ToolCall] | None) -> None:
+        self._open = open_engine
+        self._calls = calls
+        self._engine: BatchEngine | None = None
+
+    async def __aenter__(self) -> ToolBatch:
+        if self._engine is not None:
+            msg = "this batch has been opened already; call open_batch() again"
+            raise RuntimeError(msg)
+        engine = self._engine = self._open()  # type: ignore[operator]
+        if self._calls is not None:
+            engine.submit(self._calls, seal=True)
+            self._calls = None
+        return ToolBatch(engine)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        engine = self._engine
+        assert engine is not None, "left before it was entered"
+        if exc is not None:
+            # No await on this way out: it may be a generator that is closed.
+            engine.detach(_left_by(exc))
+            if isinstance(exc, Exception):
+                raise_keyboard_interrupt(engine)
+            return
+        try:
+            engine.seal()
+            await engine.wait_settled()
+        except BaseException as cut:
+            engine.detach(_left_by(cut))
+            raise
+        raise_keyboard_interrupt(engine)
+
+
+def _left_by(error: BaseException) -> Reason:
+    """Word why the awaiting code went away."""
+    message = text_of_error(error) if isinstance(error, Exception) else None
+    return Reason("caller_cancelled", message)
+
+
+def raise_keyboard_interrupt(engine: BatchEngine) -> None:
+    """Raise what a tool raised, if it was a KeyboardInterrupt; once per batch."""
+    error = engine.take_keyboard_interrupt()
+    if error is not None:
+        raise error
+
+
+def check_call(call: object) -> None:
+    if not isinstance(call, ToolCall):
+        msg = f"a call must be a ToolCall, not {type(call).__name__}"
+        raise TypeError(msg)
+
+
+def check_message(message: object) -> None:
+    if message is not None and not isinstance(message, str):
+        msg = f"message must be a str or None, not {type(message).__name__}"
+        raise TypeError(msg)

@@ -1,0 +1,159 @@
+"""
+One event loop's door: what comes in from other threads, and work in slices.
+
+Everything that a worker, a foreign thread or a signal handler has to say to a
+loop goes through the loop's one mailbox and is handled on the loop's thread,
+in the order in which it was said.
+
+The mailbox race: a poster appends its item and then test-and-sets the flag; if
+it got the flag it schedules a drain. The drain releases the flag *before* it
+empties the queue. An item appended before the release is seen by this drain;
+one appended after finds the flag free and schedules the next. None is left
+behind, and any number of posts costs one wake-up. Nothing here blocks, so a
+signal handler may post in the middle of a post or a drain.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from .backend import Backend, LoopGoneError, backend_of, current_loop_key, local_of
+
+if TYPE_CHECKING:
+    from .state import LoopState
+
+__all__ = ("Hub", "current_hub")
+
+logger = logging.getLogger("anyio_toolbatch.runtime")
+
+ITEMS_PER_PASS = 250
+"""Mailbox items handled in one pass of the loop; about 1 ms (measured)."""
+SLICE_SECONDS = 0.001
+"""How long one pass of the loop may be held by work that grows with a batch."""
+
+
+class Hub:
+    """What the runtime keeps for one event loop. It lives on the loop."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.clock = backend.clock
+        self.thread_id = get_ident()
+        self.states: WeakKeyDictionary[Any, LoopState] = WeakKeyDictionary()
+        """By runner: its limits and counts on this loop."""
+        self.shared: dict[str, Any] = {}
+        """What the runners of the module-level functions share on this loop."""
+        self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._wake_pending = Lock()
+        self._chores: deque[Iterator[None]] = deque()
+        self._chores_scheduled = False
+
+    def post(self, function: Callable[[Any], None], argument: Any) -> bool:
+        """
+        Have ``function(argument)`` called on the loop.
+
+        Returns:
+            False if the loop is gone; then it is never called, silently.
+
+        Threads:
+            Any, and signal handlers. Never blocks.
+        """
+        self._queue.append((function, argument))
+        if self._wake_pending.acquire(blocking=False):
+            try:
+                self.backend.post(self._drain)
+            except LoopGoneError:
+                # Nobody will ever read it; let go of what it holds.
+                self._queue.clear()
+                self._wake_pending.release()
+                return False
+        return True
+
+    def _drain(self) -> None:
+        self._wake_pending.release()
+        queue = self._queue
+        for _ in range(ITEMS_PER_PASS):
+            try:
+                function, argument = queue.popleft()
+            except IndexError:
+                return
+            try:
+                function(argument)
+            except Exception:
+                # One item's fault must not strand those behind it.
+                logger.exception("error while handling %r", function)
+        # The rest in the next pass, so that the loop can breathe.
+        if self._wake_pending.acquire(blocking=False):
+            try:
+                self.backend.post(self._drain)
+            except LoopGoneError:
+                queue.clear()
+                self._wake_pending.release()
+
+    def run_in_slices(self, steps: Iterator[None]) -> None:
+        """
+        Run a generator step by step, some milliseconds of it per pass.
+
+        It starts only after every task woken until now has run: what the user
+        waits for goes first.
+        """
+        self._chores.append(steps)
+        if not self._chores_scheduled:
+            self._chores_scheduled = True
+            self._post_later(self.backend.hops_to_run_after_wake, self._work)
+
+    def _post_later(self, hops: int, function: Callable[[], None]) -> None:
+        try:
+            if hops <= 1:
+                self.backend.post(function)
+            else:
+                self.backend.post(lambda: self._post_later(hops - 1, function))
+        except LoopGoneError:
+            self._chores.clear()
+            self._chores_scheduled = False
+
+    def _work(self) -> None:
+        chores = self._chores
+        until = time.perf_counter() + SLICE_SECONDS
+        while chores and time.perf_counter() < until:
+            self._step()
+        if chores:
+            self._post_later(1, self._work)
+        else:
+            self._chores_scheduled = False
+
+    def _step(self) -> None:
+        # Taken out while it runs: a step may end up in `finish_chores` again.
+        steps = self._chores.popleft()
+        try:
+            next(steps)
+        except StopIteration:
+            pass
+        except Exception:
+            logger.exception("error in deferred work")
+        else:
+            self._chores.appendleft(steps)
+
+    def finish_chores(self) -> None:
+        """Do now what was to be done in slices; for an orderly close."""
+        while self._chores:
+            self._step()
+
+
+def current_hub() -> Hub:
+    """
+    Return the hub of the running loop, made if missing.
+
+    Raises:
+        anyio.NoEventLoopError: No supported loop is running in this thread.
+    """
+    key = current_loop_key()
+    hub = local_of(key, "hub", lambda: Hub(backend_of(key)))
+    hub.thread_id = get_ident()  # a loop may be run from another thread later
+    return hub

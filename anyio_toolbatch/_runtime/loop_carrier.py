@@ -1,0 +1,35 @@
+"""
+Runs a call on the event loop, in a task of the batch's host.
+
+Everything a tool may raise is caught here, inside its own task: on asyncio a
+`SystemExit` out of a task ends the run, and a `CancelledError` out of a child
+ends its task group, siblings and all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._core.record import CallRecord
+from .cancellation import Stopper, run_stoppable
+from .context import current
+from .tool_body import coroutine_of
+
+if TYPE_CHECKING:
+    from .engine import BatchEngine
+
+__all__ = ("run_on_loop",)
+
+
+async def run_on_loop(record: CallRecord) -> None:
+    """Run one call to its end and tell its batch."""
+    batch: BatchEngine = record.batch
+    if not record.awaiting and not batch.begin(record):
+        return
+    current.set(record)
+    stopper = Stopper(batch.hub.backend, batch.mark_of(record))
+    record.stopper = stopper
+    if record.told:  # asked to stop while it was still in its thread
+        batch.drain(stopper)
+    outcome = await run_stoppable(stopper, coroutine_of(record))
+    batch.end_on_loop(record, outcome)

@@ -1,0 +1,187 @@
+"""
+What one runner has on one event loop: its limits, its lines, its counts.
+
+The account of detached calls is written by two sides: the loop enters a call
+that it lets go, and the worker strikes it out when the call has really ended,
+since by then the loop may be gone. Story of the race:
+
+1. The loop takes the end ticket, *then* enters the record, *then* looks at
+   ``record.ended`` and, if set, strikes it out again.
+2. The worker sets ``record.ended``, *then* strikes the record out if it is
+   there.
+
+If the worker's look at the account comes before the entry, its ``ended`` was
+set before the loop's look; so one of the two strikes it out in every order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._core.record import CallRecord
+from .._core.scheduler import Scheduler
+from .._errors import TooManyDetachedError
+from .._model.statistics import DetachedCall
+from .thread_carrier import THREAD_CARRIER
+from .threads import Lane
+
+if TYPE_CHECKING:
+    from .backend import Waiter
+    from .engine import BatchEngine
+    from .hub import Hub
+
+__all__ = ("DetachedAccount", "LoopState")
+
+
+class DetachedAccount:
+    """The calls that were let go and still run; see the race at the file's head."""
+
+    def __init__(self) -> None:
+        self._threads: dict[CallRecord, float] = {}
+        self._tasks: dict[CallRecord, float] = {}
+
+    def enter(self, record: CallRecord, since: float) -> None:
+        table = self._tasks if record.hosted else self._threads
+        table[record] = since
+        if record.ended:
+            table.pop(record, None)
+
+    def strike(self, record: CallRecord) -> None:
+        """Take out a call that has ended; `record.ended` must be set. Any thread."""
+        self._threads.pop(record, None)
+        self._tasks.pop(record, None)
+
+    @property
+    def threads(self) -> int:
+        return len(self._threads)
+
+    def __len__(self) -> int:
+        return len(self._threads) + len(self._tasks)
+
+    def calls(self) -> list[DetachedCall]:
+        entries = [*list(self._threads.items()), *list(self._tasks.items())]
+        entries.sort(key=lambda entry: entry[1])
+        return [DetachedCall(r.call, r.batch.id, since) for r, since in entries]
+
+    def refusal(self, limit: int) -> TooManyDetachedError:
+        """Word the refusal of a blocking call, naming what holds the places."""
+        counts: dict[str, int] = {}
+        for record in list(self._threads):
+            counts[record.call.name] = counts.get(record.call.name, 0) + 1
+        held = ", ".join(
+            name if count == 1 else f"{name} ×{count}" for name, count in counts.items()
+        )
+        msg = (
+            f"{sum(counts.values())} detached calls still occupy threads "
+            f"(max_detached={limit}): {held}"
+        )
+        return TooManyDetachedError(msg)
+
+
+class LoopState:
+    """Limits and counts of one runner on one loop. Loop thread only, but for the account."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        *,
+        max_concurrency: int | None,
+        max_threads: int,
+        max_detached: int,
+        cleanup_grace: float,
+        account: DetachedAccount,
+    ) -> None:
+        self.hub = hub
+        self.max_detached = max_detached
+        self.cleanup_grace = cleanup_grace
+        self.account = account
+        self.lane = Lane(max_threads, THREAD_CARRIER)
+        self.scheduler: Scheduler[CallRecord] | None = (
+            None if max_concurrency is None else Scheduler(max_concurrency, max_threads)
+        )
+        self.batches: dict[BatchEngine, None] = {}
+        """The open batches of this runner on this loop, oldest first."""
+        self._granting = False
+        self._detached_waiters: list[Waiter] = []
+
+    # -- starting ----------------------------------------------------------
+
+    def admit(self, records: list[CallRecord]) -> None:
+        """Bring calls to their start, or into line for it."""
+        scheduler = self.scheduler
+        if scheduler is None:
+            _start(records)
+            return
+        for record in records:
+            scheduler.add(
+                record.batch, record, needs_thread=record.tool.carrier == "thread"
+            )
+        self.grant()
+
+    def grant(self) -> None:
+        """
+        Start what may start.
+
+        Not re-entrant: an eager task may run to its end inside `_start` and
+        come back here; the outer turn of the loop then sees its place.
+        """
+        scheduler = self.scheduler
+        if scheduler is None or self._granting:
+            return
+        self._granting = True
+        try:
+            while (record := scheduler.grant()) is not None:
+                if record.batch.is_settled(record):  # cancelled while it waited
+                    scheduler.release(record)
+                else:
+                    _start([record])
+        finally:
+            self._granting = False
+
+    def release(self, record: CallRecord) -> None:
+        """Take back a call's place, if it had one; `grant` gives it out again."""
+        if self.scheduler is not None:
+            self.scheduler.release(record)
+
+    def forget(self, batch: BatchEngine) -> None:
+        """Drop what waits of a batch that was cut."""
+        self.lane.forget(batch)
+        if self.scheduler is not None:
+            self.scheduler.forget(batch)
+
+    # -- detached calls ----------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """No further blocking call may start: too many were let go and still run."""
+        return self.account.threads >= self.max_detached
+
+    def tell_detached_waiters(self) -> None:
+        if self._detached_waiters and not len(self.account):
+            waiters, self._detached_waiters = self._detached_waiters, []
+            for waiter in waiters:
+                waiter.set()
+
+    async def wait_for_detached(self) -> None:
+        """Park until no detached call is left."""
+        waiter = self.hub.backend.waiter()
+        self._detached_waiters.append(waiter)
+        # A worker strikes its call out first and posts then: nothing is missed.
+        self.tell_detached_waiters()
+        try:
+            await waiter.wait()
+        finally:
+            if waiter in self._detached_waiters:
+                self._detached_waiters.remove(waiter)
+
+
+def _start(records: list[CallRecord]) -> None:
+    """Hand calls to their carriers; those for threads in one go."""
+    blocking: dict[Any, list[CallRecord]] = {}
+    for record in records:
+        if record.tool.carrier == "thread":
+            blocking.setdefault(record.batch, []).append(record)
+        else:
+            record.batch.start_on_loop(record)
+    for batch, jobs in blocking.items():
+        batch.start_in_threads(jobs)

@@ -1,0 +1,201 @@
+"""
+Runs a call on a worker thread.
+
+The way of a blocking call: `run` takes the start ticket, calls the tool in the
+call's own context, stores how it ended in the record, takes the end ticket;
+`report` then posts the one thing that the loop has to do with it. What the
+loop is to do (`record.landing`) is set here, and only here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .._core.record import CallRecord
+from .._errors import CallDetached
+from .cancellation import Draining, Outcome, Stopper, run_stoppable
+from .context import current, run_hooks
+from .hub import current_hub
+from .tool_body import coroutine_of
+
+if TYPE_CHECKING:
+    from .engine import BatchEngine
+
+__all__ = ("HOOK_CARRIER", "THREAD_CARRIER", "OwnLoop")
+
+
+class _ThreadCarrier:
+    """What a runner's lane does with a call."""
+
+    def run(self, record: CallRecord) -> bool:
+        batch: BatchEngine = record.batch
+        # The fence. A call that is halted keeps its start ticket: the cut
+        # that is on its way takes it, and knows that the tool never ran.
+        if batch.halted or record.halted:
+            return True
+        if batch.state.is_full:
+            record.landing = batch.land_refused
+            return True
+        try:
+            record.start_ticket.pop()
+        except IndexError:
+            return True
+        clock = batch.hub.clock
+        record.started_at = clock()
+        if batch.tells_starts or record.tool.timeout is not None:
+            batch.hub.post(batch.land_start, record)
+        try:
+            value = record.context.run(_call, record)
+        except BaseException as exc:  # noqa: BLE001 - a tool's failure, whatever it is
+            record.error = exc
+        else:
+            if value is not None and hasattr(type(value), "__await__"):
+                return self._leave_to_loop(batch, record, value)
+            record.value = value
+        record.ended_at = clock()
+        record.ended = True
+        try:
+            record.end_ticket.pop()
+        except IndexError:
+            batch.state.account.strike(record)
+            record.landing = batch.land_late
+            return False
+        if record.error is not None:
+            # At once, not when the loop gets to it: nothing may start meanwhile.
+            batch.halt_after(record.error)
+        record.landing = batch.land
+        return True
+
+    def _leave_to_loop(self, batch: BatchEngine, record: CallRecord, value: Any) -> bool:
+        """
+        The value is awaitable: the rest of the call runs on the loop.
+
+        The thread gives up its end ticket and issues a new one for the rest.
+        A cut that comes in between finds no ticket, but `awaiting`, and knows
+        that the call has not ended.
+        """
+        record.awaiting = True
+        try:
+            record.end_ticket.pop()
+        except IndexError:
+            record.ended = True
+            batch.state.account.strike(record)
+            close_awaitable(value)
+            record.landing = batch.land_late_quietly
+            return False
+        record.hosted = True
+        record.value = value
+        record.end_ticket = [None]
+        record.landing = batch.land_awaitable
+        return True
+
+    def report(self, record: CallRecord) -> None:
+        landing, record.landing = record.landing, None
+        if landing is not None:
+            record.batch.hub.post(landing, record)
+
+    def thread_failed(self, record: CallRecord, error: BaseException) -> None:
+        record.batch.hub.post(record.batch.land_thread_failed, (record, error))
+
+
+THREAD_CARRIER = _ThreadCarrier()
+
+
+class _HookCarrier:
+    """Runs the `on_cancel` callbacks of blocking calls: they may block, too."""
+
+    def run(self, record: CallRecord) -> bool:
+        record.context.copy().run(run_hooks, record)
+        return True
+
+    def report(self, record: CallRecord) -> None: ...
+
+    def thread_failed(self, record: CallRecord, error: BaseException) -> None:
+        # Better on the loop than not at all: it is what ends a stuck call.
+        record.batch.hub.post(run_hooks, record)
+
+
+HOOK_CARRIER = _HookCarrier()
+
+
+def _call(record: CallRecord) -> Any:
+    """Call the tool; in the call's own context."""
+    current.set(record)
+    tool = record.tool
+    match tool.kind:
+        case "sync":
+            return tool.func(**record.arguments)
+        case "sync_generator":
+            return _stream(record)
+        case _:
+            return _run_own_loop(record)
+
+
+def _stream(record: CallRecord) -> Any:
+    """Run a generator; each item is an output, the last one the value."""
+    batch: BatchEngine = record.batch
+    items: list[Any] = []
+    record.items = items
+    generator = record.tool.func(**record.arguments)
+    try:
+        for item in generator:
+            if record.told:
+                raise CallDetached
+            items.append(item)
+            batch.hub.post(batch.land_items, record)
+    finally:
+        generator.close()
+    return items[-1] if items else None
+
+
+class OwnLoop:
+    """How the outer loop reaches an async call that runs in a loop of its own."""
+
+    __slots__ = ("_draining", "_hub", "_stopper")
+
+    def __init__(self, stopper: Stopper, cleanup_grace: float) -> None:
+        self._hub = current_hub()
+        self._stopper = stopper
+        self._draining = Draining(self._hub.backend, cleanup_grace)
+
+    def tell(self) -> None:
+        """Have the call told to stop, on its own loop; from any thread."""
+        self._hub.post(self._draining.add, self._stopper)
+
+    def ended(self) -> None:
+        self._draining.ended(self._stopper)
+
+
+def _run_own_loop(record: CallRecord) -> Any:
+    """Run an async tool to its end in an event loop of its own."""
+    outcome = anyio.run(_own_loop_main, record, backend=record.batch.hub.backend.name)
+    if outcome.stopped:
+        raise CallDetached
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value
+
+
+async def _own_loop_main(record: CallRecord) -> Outcome:
+    batch: BatchEngine = record.batch
+    stopper = Stopper(current_hub().backend, batch.mark_of(record))
+    own_loop = OwnLoop(stopper, batch.state.cleanup_grace)
+    record.stopper = own_loop
+    # Either the outer loop sees the stopper, or this look sees the cut.
+    if record.told:
+        own_loop.tell()
+    make: Callable[[], Coroutine[Any, Any, Any]] = coroutine_of(record)
+    try:
+        return await run_stoppable(stopper, make)
+    finally:
+        own_loop.ended()
+
+
+def close_awaitable(value: Any) -> None:
+    """Let go of an awaitable that nobody will await, without a warning."""
+    if inspect.iscoroutine(value):
+        value.close()

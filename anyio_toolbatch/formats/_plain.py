@@ -1,0 +1,144 @@
+"""
+Shared by all formats: provider objects as plain data, texts fit for the wire.
+
+Two kinds of wrong input are kept apart. What a provider can send, however
+broken, is JSON: it never raises, it becomes a call that is invalid. What JSON
+cannot hold was put there by the caller, and raises at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+__all__ = (
+    "as_array",
+    "as_object",
+    "encodable",
+    "fresh",
+    "never_arguments",
+    "refuse_history",
+    "str_or_empty",
+)
+
+
+def as_object(value: object, what: str) -> Mapping[str, Any] | None:
+    """
+    Return the JSON object that `value` is, or that an SDK object stands for.
+
+    Args:
+        value: A mapping is returned as it is; of an SDK object, its
+            `model_dump()` or `to_dict()`.
+        what: What `value` is meant to be, for the error.
+
+    Returns:
+        The mapping, or None where `value` is other JSON data.
+
+    Raises:
+        TypeError: `value` is neither JSON data nor a known kind of SDK object.
+    """
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value)
+    if value is None or isinstance(value, str | int | float | list | tuple):
+        return None
+    dumped = _dump(value)
+    if isinstance(dumped, Mapping):
+        return cast("Mapping[str, Any]", dumped)
+    msg = (
+        f"{what} must be a dict or an SDK object with model_dump() or to_dict(), "
+        f"not {type(value).__name__}"
+    )
+    raise TypeError(msg)
+
+
+def _dump(value: Any) -> object:
+    # A class has these methods too, but nothing to dump.
+    if isinstance(value, type):
+        return None
+    if callable(getattr(value, "model_dump", None)):
+        try:
+            # A server that departs from the SDK's schema is expected here.
+            return value.model_dump(warnings=False)
+        except (TypeError, ValueError):
+            return value.model_dump()  # no pydantic, or one without that option
+    if callable(getattr(value, "to_dict", None)):
+        return value.to_dict()
+    return None
+
+
+def as_array(value: object) -> Sequence[Any] | None:
+    """Return `value` where it is a list or a tuple, else None."""
+    if isinstance(value, list | tuple):
+        return cast("Sequence[Any]", value)
+    return None
+
+
+def refuse_history(items: Sequence[Any], expected: str) -> None:
+    """Raise ValueError where a bare list holds messages, not the parts of one."""
+    # Without this a history would pass for a list without any calls.
+    if any(map(_is_message, items)):
+        msg = f"expected {expected}, not a list of messages; pass the last one"
+        raise ValueError(msg)
+
+
+def _is_message(item: object) -> bool:
+    if not isinstance(item, Mapping):
+        return hasattr(item, "role") and hasattr(item, "content")
+    fields = cast("Mapping[str, Any]", item)
+    # Anthropic's messages have a type; a call's is another.
+    is_typed = fields.get("type") not in (None, "message")
+    has_body = "content" in fields or "tool_calls" in fields
+    return "role" in fields and has_body and not is_typed
+
+
+def str_or_empty(value: object) -> str:
+    """Return a str as it is and ``""`` for anything else: the call is kept."""
+    return value if isinstance(value, str) else ""
+
+
+def never_arguments(value: object) -> Any:
+    """
+    Return what a `ToolCall` takes for broken arguments, whatever `value` is.
+
+    Where the call itself is broken, null or a str in its place must not be
+    read as "no arguments" or as JSON; a list never passes for arguments.
+    """
+    return [value]
+
+
+def fresh(value: object) -> Any:
+    """
+    Return `value` with all its dicts and lists copied.
+
+    Arguments that came as an object are part of the provider's own item: a
+    tool that changes what it was given must not change the conversation.
+    """
+    try:
+        return _copied(value)
+    except RecursionError:
+        return value
+
+
+def _copied(value: object) -> Any:
+    if isinstance(value, dict):
+        fields = cast("dict[object, object]", value)
+        return {key: _copied(item) for key, item in fields.items()}
+    if isinstance(value, list):
+        return [_copied(item) for item in cast("list[object]", value)]
+    return value
+
+
+def encodable(text: str) -> str:
+    """
+    Return `text` as a plain str that UTF-8 can carry.
+
+    The two halves of a character that were cut apart are joined; a half that
+    is left alone becomes U+FFFD.
+    """
+    text = str.__str__(text)  # a subclass may have an encode() of its own
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Through UTF-16, since only there do two halves make a character.
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

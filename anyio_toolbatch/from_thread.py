@@ -1,0 +1,176 @@
+"""
+For tools in worker threads: call back into the event loop.
+
+The functions have the meanings of those in `anyio.from_thread`, which itself
+knows nothing of this library's threads. Once the call has been cut they raise
+`CallDetached` instead of reaching the loop: what is late does not land.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+from ._core.record import CallRecord
+from ._errors import CallDetached
+from ._runtime.cancellation import Stopper, run_stoppable
+from ._runtime.context import current_record, flag_of
+
+__all__ = ("check_cancelled", "run", "run_sync")
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+LOOK_SECONDS = 0.5
+"""How often a waiting thread looks whether the loop is still there."""
+
+
+def run(function: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+    """
+    Run an async function on the batch's event loop and return its result.
+
+    It runs in a copy of the calling context, in a task of the batch. When the
+    call is cut, it is cancelled as an async tool is.
+
+    Raises:
+        CallDetached: The call was cut, before or while it ran.
+        RuntimeError: Not called from a worker thread of a running tool.
+
+    Threads:
+        The tool's worker thread, or one that has its context. Blocks.
+    """
+    request = _Request(_record_in_thread("run"), function, args, is_async=True)
+    return request.perform()  # type: ignore[no-any-return]  # as the function says
+
+
+def run_sync(function: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+    """
+    Call a function on the batch's event loop and return its result.
+
+    Raises:
+        CallDetached: The call was cut before the loop came to it.
+        RuntimeError: Not called from a worker thread of a running tool.
+
+    Threads:
+        The tool's worker thread, or one that has its context. Blocks.
+    """
+    request = _Request(_record_in_thread("run_sync"), function, args, is_async=False)
+    return request.perform()  # type: ignore[no-any-return]  # as the function says
+
+
+def check_cancelled() -> None:
+    """
+    Raise `CallDetached` if the call was cut or asked to stop; else do nothing.
+
+    Raises:
+        CallDetached: It is time to stop.
+        RuntimeError: Not called from a running tool.
+
+    Threads:
+        Any that has the tool's context. Cheap enough for inner loops.
+    """
+    if flag_of(current_record()).is_set():
+        raise CallDetached
+
+
+def _record_in_thread(name: str) -> CallRecord:
+    record = current_record()
+    if threading.get_ident() == record.batch.hub.thread_id:
+        msg = f"from_thread.{name} would block the event loop; await or call it directly"
+        raise RuntimeError(msg)
+    return record
+
+
+class _Request:
+    """One visit to the loop. Written by the loop, read by the thread after `_done`."""
+
+    def __init__(
+        self,
+        record: CallRecord,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        *,
+        is_async: bool,
+    ) -> None:
+        self._record = record
+        self._function = function
+        self._args = args
+        self._is_async = is_async
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._answered = False
+        self._stopper: Stopper | None = None
+
+    # -- in the worker thread ----------------------------------------------
+
+    def perform(self) -> Any:
+        record = self._record
+        hub = record.batch.hub
+        if record.loop_requests is None:
+            record.loop_requests = []
+        record.loop_requests.append(self)
+        try:
+            # Either the cut finds the request in the list, or this look sees the cut.
+            if record.told or not hub.post(_Request._start, self):
+                raise CallDetached
+            while not self._done.acquire(timeout=LOOK_SECONDS):
+                if hub.backend.is_closed:
+                    raise CallDetached
+        finally:
+            record.loop_requests.remove(self)
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+        return self._value
+
+    # -- on the loop -------------------------------------------------------
+
+    def _start(self) -> None:
+        record = self._record
+        # The fence: a call that has its ending reaches the loop no more.
+        if record.told or record.batch.is_settled(record):
+            self._answer(None, CallDetached())
+        elif self._is_async:
+            record.batch.run_for_thread(record, self._run)
+        else:
+            try:
+                value = self._function(*self._args)
+            except BaseException as exc:  # noqa: BLE001 - handed to the thread
+                self._answer(None, exc)
+            else:
+                self._answer(value, None)
+
+    async def _run(self) -> None:
+        if self._answered:  # cut before the task's first step
+            return
+        batch = self._record.batch
+        stopper = self._stopper = Stopper(batch.hub.backend, batch.mark_of(self._record))
+
+        def make() -> Coroutine[Any, Any, Any]:
+            return _as_coroutine(self._function(*self._args))
+
+        outcome = await run_stoppable(stopper, make)
+        batch.drained(stopper)
+        self._answer(outcome.value, CallDetached() if outcome.stopped else outcome.error)
+
+    def cut(self) -> None:
+        """The call was cut: let the thread go, and tell the task to stop."""
+        self._answer(None, CallDetached())
+        if self._stopper is not None and not self._stopper.ended:
+            self._record.batch.drain(self._stopper)
+
+    def _answer(self, value: Any, error: BaseException | None) -> None:
+        if not self._answered:
+            self._answered = True
+            self._value, self._error = value, error
+            self._done.release()
+
+
+async def _as_coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable

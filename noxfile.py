@@ -1,0 +1,158 @@
+"""
+The project's checks, one session each; `nox` alone runs all but the slow ones.
+
+Each test repeats itself on every backend (see `tests/conftest.py`), so the
+sessions only vary the Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5.1"
+nox.options.sessions = ["lint", "typing", "tests", "docs", "packaging"]
+# A Python that the machine does not have is skipped, in CI too, not fetched.
+nox.options.error_on_missing_interpreters = False
+nox.options.download_python = "never"
+
+# pyenv shows only the versions that are switched on; the others are looked for
+# behind all that PATH names already.
+_pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+os.environ["PATH"] = os.pathsep.join(
+    [
+        os.environ.get("PATH", os.defpath),
+        *(
+            str(version / "bin")
+            for version in sorted(_pyenv.glob("3.*"), reverse=True)
+            if re.fullmatch(r"3\.\d+\.\d+t?", version.name)
+        ),
+    ]
+)
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+# Never nothing to test with: the Python that runs nox is always in the list.
+PYTHONS = list(
+    dict.fromkeys(
+        [
+            *nox.project.python_versions(PYPROJECT),
+            f"{sys.version_info.major}.{sys.version_info.minor}",
+        ]
+    )
+)
+PACKAGE = "anyio_toolbatch"
+
+
+def install_group(session: nox.Session, group: str, *more: str) -> None:
+    session.install(*nox.project.dependency_groups(PYPROJECT, group), *more)
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Run the suite against the installed package."""
+    install_group(session, "tests", ".")
+    # Not `python -m pytest`: that puts the source tree before the package.
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Measure which branches the suite reaches."""
+    install_group(session, "tests", "--editable", ".")
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "combine")
+    session.run("coverage", "report")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, format and layers."""
+    install_group(session, "lint")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("lint-imports")
+
+
+@nox.session
+def typing(session: nox.Session) -> None:
+    """Check the types of the package and of programs that use it."""
+    install_group(session, "typing", "--editable", ".")
+    session.run("mypy")
+    # Without this it asks the network whether it is the newest.
+    session.run("pyright", env={"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"})
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation; a warning or a dead reference fails."""
+    install_group(session, "docs", "--editable", ".")
+    # -E: without it an unchanged page keeps last time's warnings to itself.
+    session.run("sphinx-build", "-nW", "-E", "--keep-going", "docs", "docs/_build/html")
+
+
+@nox.session
+def benchmarks(session: nox.Session) -> None:
+    """Print the tables that the README's figures come from."""
+    install_group(session, "tests", ".")
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def packaging(session: nox.Session) -> None:
+    """Build, look into what was built, and run the example from the wheel."""
+    session.install("build")
+    built = Path(session.create_tmp()) / "dist"
+    for old in built.glob("*"):
+        old.unlink()
+    # The sdist first, then the wheel from it, as an installer would.
+    session.run("python", "-m", "build", "--outdir", str(built))
+    (sdist,) = built.glob("*.tar.gz")
+    (wheel,) = built.glob("*.whl")
+    check_wheel(session, wheel)
+    check_sdist(session, sdist)
+
+    # No extras: the core has to work with anyio alone.
+    session.install(str(wheel))
+    answers = built / "answers.json"
+    with answers.open("w", encoding="utf-8") as stdout:
+        session.run(
+            "python",
+            "-I",  # isolated: the source tree must not stand in for the wheel
+            *("-m", PACKAGE, "run", "examples/turn.json"),
+            *("--tools", "examples/tools.py", "--interrupt-after", "2"),
+            stdout=stdout,
+            stderr=None,
+            # Some calls did not complete: the interrupt cut them.
+            success_codes=[1],
+        )
+    messages = json.loads(answers.read_text(encoding="utf-8"))
+    if not isinstance(messages, list) or not messages:
+        session.error(f"expected a list of messages on stdout, got {messages!r}")
+
+
+def check_wheel(session: nox.Session, wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names}
+    strangers = {t for t in tops if t != PACKAGE and not t.endswith(".dist-info")}
+    if strangers:
+        session.error(f"the wheel holds more than the package: {sorted(strangers)}")
+    if f"{PACKAGE}/py.typed" not in names:
+        session.error("the wheel lacks py.typed: type checkers would ignore its types")
+
+
+def check_sdist(session: nox.Session, sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        # Each name begins with the folder "anyio_toolbatch-VERSION".
+        found = {n.split("/")[1] for n in archive.getnames() if "/" in n}
+    missing = {PACKAGE, "benchmarks", "docs", "examples", "tests"} - found
+    if missing:
+        session.error(f"the sdist lacks {sorted(missing)}")
