@@ -166,6 +166,8 @@ class BatchEngine:
         return new
 
     def seal(self) -> None:
+        if self._requests:
+            self._process_requests()
         if not self.sealed:
             self.sealed = True
             self._check_closed()
@@ -472,6 +474,9 @@ class BatchEngine:
     def _check_closed(self) -> None:
         if not self.sealed or self.ledger.unsettled or self.closed:
             return
+        if self._requests:
+            # Whoever was told "there was something to interrupt" finds it so.
+            self._process_requests()
         self.closed = True
         for timer in self._timers:
             timer.cancel()
