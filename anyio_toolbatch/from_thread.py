@@ -9,13 +9,14 @@ knows nothing of this library's threads. Once the call has been cut they raise
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from ._core.record import CallRecord
 from ._errors import CallDetached
 from ._runtime.cancellation import Stopper, run_stoppable
 from ._runtime.context import current_record, flag_of
+from ._runtime.tool_body import as_coroutine
 
 __all__ = ("check_cancelled", "run", "run_sync")
 
@@ -152,10 +153,9 @@ class _Request:
         batch = self._record.batch
         stopper = self._stopper = Stopper(batch.hub.backend, batch.mark_of(self._record))
 
-        def make() -> Coroutine[Any, Any, Any]:
-            return _as_coroutine(self._function(*self._args))
-
-        outcome = await run_stoppable(stopper, make)
+        outcome = await run_stoppable(
+            stopper, lambda: as_coroutine(self._function(*self._args))
+        )
         batch.drained(stopper)
         self._answer(outcome.value, CallDetached() if outcome.stopped else outcome.error)
 
@@ -170,7 +170,3 @@ class _Request:
             self._answered = True
             self._value, self._error = value, error
             self._done.release()
-
-
-async def _as_coroutine(awaitable: Awaitable[T]) -> T:
-    return await awaitable

@@ -67,6 +67,7 @@ class CallRecord:
         "loop_requests",
         "progress",
         "progress_posted",
+        "restarted",
         "start_ticket",
         "start_told",
         "started_at",
@@ -109,6 +110,7 @@ class CallRecord:
         # -- written by the loop
         self.start_told = False
         self.items_told = 0
+        self.restarted = False
         self.timer: Any = None
         self.stopper: Any = None
         self.hosted = False  # it runs on the loop, not in a thread

@@ -258,20 +258,18 @@ class _AsyncioGroup:
         hosts: set[asyncio.Task[None]] = local_of(loop, "hosts", set)
         hosts.add(self._task)
         self._task.add_done_callback(hosts.discard)
+        self._task.add_done_callback(self._gone)
 
     async def _run(self) -> None:
-        started = False
         try:
             async with asyncio.TaskGroup() as self._group:
-                started = True
                 while self._pending:
                     self._create(self._group, *self._pending.pop(0))
         finally:
             self._group = None
-            if not started:  # pragma: no cover - cancelled before its first step
-                self._drop_pending()
 
-    def _drop_pending(self) -> None:
+    def _gone(self, _task: asyncio.Task[None]) -> None:
+        # A task that is cancelled before its first step runs none of its code.
         while self._pending:
             self._on_stray(self._pending.pop(0)[1])
 

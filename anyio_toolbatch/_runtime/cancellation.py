@@ -165,11 +165,9 @@ class Outcome:
         self.stopped = stopped
 
 
-async def run_stoppable(
-    stopper: Stopper, make: Callable[[], Coroutine[Any, Any, Any]]
-) -> Outcome:
+async def run_stoppable(stopper: Stopper, body: Callable[[], Any]) -> Outcome:
     """
-    Run the coroutine that `make` gives to its end; never raises.
+    Start a body and run the coroutine that it gives, if any, to its end; never raises.
 
     Returns:
         The outcome. `stopped` is true where the tool was told to stop and its
@@ -180,8 +178,9 @@ async def run_stoppable(
     through = False
     try:
         with stopper._outer, stopper._inner:
-            coroutine = make()
-            value = await _drive(stopper, coroutine)
+            value = body()
+            if isinstance(value, Coroutine):
+                value = await _drive(stopper, value)
             through = True
     except BaseException as exc:  # noqa: BLE001 - contained here, whatever it is
         # A tool may answer our cancellation with a bare one of its own.

@@ -395,17 +395,22 @@ class BatchEngine:
         """A task of the host is through; it may have been cancelled before its start."""
         if not isinstance(record, CallRecord) or record.ended:
             return
-        if record.start_ticket and (self.halted or record.halted):
-            return  # never begun, and the cut settles it
         if self.ledger.is_settled(record.index):
-            if not record.start_ticket:
+            if record.awaiting:
+                close_awaitable(record.value)
                 self._task_ended_late(record)
             return
+        if self.halted or record.halted:
+            return  # never begun, and the cut settles it
+        if not record.restarted:
+            # Somebody has cancelled the host, not the call: it is made anew.
+            record.restarted = True
+            self.start_on_loop(record)
+            return
+        record.halted = record.ended = True
         if record.awaiting:
             close_awaitable(record.value)
-        record.halted = True
-        record.ended = True
-        error = RuntimeError("the call's task was cancelled before its first step")
+        error = RuntimeError("the call's task was cancelled twice before its first step")
         self._not_run(record, error, None)
 
     # -- late ----------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .._core.record import CallRecord
 from .cancellation import Stopper, run_stoppable
 from .context import current
-from .tool_body import coroutine_of
+from .tool_body import body_of
 
 if TYPE_CHECKING:
     from .engine import BatchEngine
@@ -31,5 +31,5 @@ async def run_on_loop(record: CallRecord) -> None:
     record.stopper = stopper
     if record.told:  # asked to stop while it was still in its thread
         batch.drain(stopper)
-    outcome = await run_stoppable(stopper, coroutine_of(record))
+    outcome = await run_stoppable(stopper, body_of(record))
     batch.end_on_loop(record, outcome)

@@ -10,7 +10,6 @@ loop is to do (`record.landing`) is set here, and only here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,7 +19,7 @@ from .._errors import CallDetached
 from .cancellation import Draining, Outcome, Stopper, run_stoppable
 from .context import current, run_hooks
 from .hub import current_hub
-from .tool_body import coroutine_of
+from .tool_body import body_of
 
 if TYPE_CHECKING:
     from .engine import BatchEngine
@@ -188,9 +187,8 @@ async def _own_loop_main(record: CallRecord) -> Outcome:
     # Either the outer loop sees the stopper, or this look sees the cut.
     if record.told:
         own_loop.tell()
-    make: Callable[[], Coroutine[Any, Any, Any]] = coroutine_of(record)
     try:
-        return await run_stoppable(stopper, make)
+        return await run_stoppable(stopper, body_of(record))
     finally:
         own_loop.ended()
 

@@ -1,4 +1,4 @@
-"""What a tool's call amounts to as one coroutine, whatever kind of function it is."""
+"""What a tool's call amounts to on an event loop, whatever kind of function it is."""
 
 from __future__ import annotations
 
@@ -8,45 +8,40 @@ from typing import Any
 
 from .._core.record import CallRecord
 
-__all__ = ("coroutine_of",)
+__all__ = ("as_coroutine", "body_of")
 
 
-def coroutine_of(record: CallRecord) -> Callable[[], Coroutine[Any, Any, Any]]:
+def body_of(record: CallRecord) -> Callable[[], Any]:
     """
-    Return what makes the coroutine of a call that runs on an event loop.
+    Return what starts the body of a call that runs on an event loop.
 
-    An async function's own coroutine is used as it is; it must be called
-    inside the call's scopes, as calling may raise.
+    To be called inside the call's scopes. It gives a coroutine to be driven,
+    or, where a sync function has done its work already, the value. (A
+    coroutine for those, too, would turn their StopIteration into another
+    error.)
     """
     tool = record.tool
     if record.awaiting:
         value = record.value
-        return lambda: _await(value)
+        return lambda: as_coroutine(value)
     match tool.kind:
-        case "async":
-            return lambda: _as_coroutine(tool.func(**record.arguments))
         case "async_generator":
             return lambda: _stream_async(record)
         case "sync_generator":
             return lambda: _stream_here(record)
-        case "sync":
-            return lambda: _call_here(record)
+        case "async" | "sync":
+            return lambda: as_coroutine(tool.func(**record.arguments))
 
 
-def _as_coroutine(made: Any) -> Coroutine[Any, Any, Any]:
-    # A decorated async function may give another kind of awaitable.
-    return made if isinstance(made, Coroutine) else _await(made)
+def as_coroutine(made: Any) -> Any:
+    """Return an awaitable as a coroutine; anything else as it is."""
+    if made is None or isinstance(made, Coroutine):
+        return made
+    return _await(made) if hasattr(type(made), "__await__") else made
 
 
 async def _await(value: Any) -> Any:
     return await value
-
-
-async def _call_here(record: CallRecord) -> Any:
-    value = record.tool.func(**record.arguments)
-    if value is not None and hasattr(type(value), "__await__"):
-        return await value
-    return value
 
 
 async def _stream_async(record: CallRecord) -> Any:
@@ -59,7 +54,7 @@ async def _stream_async(record: CallRecord) -> Any:
     return items[-1] if items else None
 
 
-async def _stream_here(record: CallRecord) -> Any:
+def _stream_here(record: CallRecord) -> Any:
     items: list[Any] = []
     record.items = items
     with contextlib.closing(record.tool.func(**record.arguments)) as generator:
