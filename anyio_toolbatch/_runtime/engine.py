@@ -295,7 +295,6 @@ class BatchEngine:
         try:
             record.end_ticket.pop()
         except IndexError:
-            self.state.account.strike(record)
             record.value, record.error = outcome.value, error
             self.land_late(record)
             return
@@ -384,11 +383,11 @@ class BatchEngine:
     def land_late_quietly(self, record: CallRecord) -> None:
         """A detached call has ended in a way that gives no result."""
         record.value = record.error = None
+        self.state.account.strike(record)
         self.state.tell_detached_waiters()
 
     def _task_ended_late(self, record: CallRecord) -> None:
         record.ended = True
-        self.state.account.strike(record)
         self.land_late_quietly(record)
 
     def _task_gone(self, record: object) -> None:
@@ -419,6 +418,7 @@ class BatchEngine:
         """A call that was let go has ended after all: the fence."""
         value, error = record.value, record.error
         record.value = record.error = None
+        self.state.account.strike(record)
         self.state.tell_detached_waiters()
         if isinstance(error, CallDetached | self.hub.backend.cancelled_class):
             return  # our own cancellation, or the loop's

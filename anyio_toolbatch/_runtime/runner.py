@@ -285,11 +285,9 @@ class ToolRunner:
         """
         check_seconds("timeout", timeout)
         state = self._state(current_hub())
-        await anyio.lowlevel.checkpoint()
-        if len(state.account):
-            with anyio.move_on_after(timeout):
-                await state.wait_for_detached()
-        return not len(state.account)
+        with anyio.move_on_after(timeout) as scope:
+            await state.wait_for_detached()
+        return not scope.cancelled_caught
 
     async def aclose(self) -> None:
         """
@@ -316,11 +314,9 @@ class ToolRunner:
             with anyio.move_on_after(self._close_timeout):
                 for engine in list(own.batches):
                     await engine.wait_settled()
-                if len(own.account):
-                    await own.wait_for_detached()
+                await own.wait_for_detached()
         finally:
             hub.finish_chores()
-        await anyio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> Self:
         if self._closed:

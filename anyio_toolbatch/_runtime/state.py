@@ -7,8 +7,9 @@ since by then the loop may be gone. Story of the race:
 
 1. The loop takes the end ticket, *then* enters the record, *then* looks at
    ``record.ended`` and, if set, strikes it out again.
-2. The worker sets ``record.ended``, *then* strikes the record out if it is
-   there.
+2. The worker sets ``record.ended``, posts the end to the loop and *then*
+   strikes the record out if it is there; so does the loop when it reads the
+   post. So an empty account means that every late end has been posted.
 
 If the worker's look at the account comes before the entry, its ``ended`` was
 set before the loop's look; so one of the two strikes it out in every order.
@@ -48,8 +49,9 @@ class DetachedAccount:
 
     def strike(self, record: CallRecord) -> None:
         """Take out a call that has ended; `record.ended` must be set. Any thread."""
-        self._threads.pop(record, None)
-        self._tasks.pop(record, None)
+        if self._threads or self._tasks:
+            self._threads.pop(record, None)
+            self._tasks.pop(record, None)
 
     @property
     def threads(self) -> int:
@@ -163,16 +165,19 @@ class LoopState:
                 waiter.set()
 
     async def wait_for_detached(self) -> None:
-        """Park until no detached call is left."""
+        """Park until no detached call is left and all late ends have been handled."""
         waiter = self.hub.backend.waiter()
         self._detached_waiters.append(waiter)
-        # A worker strikes its call out first and posts then: nothing is missed.
         self.tell_detached_waiters()
         try:
             await waiter.wait()
         finally:
             if waiter in self._detached_waiters:
                 self._detached_waiters.remove(waiter)
+        # The mailbox is read in order: what was posted before this is handled.
+        flushed = self.hub.backend.waiter()
+        self.hub.post(lambda waiter: waiter.set(), flushed)
+        await flushed.wait()
 
 
 def _start(records: list[CallRecord]) -> None:

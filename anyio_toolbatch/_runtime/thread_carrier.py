@@ -60,7 +60,6 @@ class _ThreadCarrier:
         try:
             record.end_ticket.pop()
         except IndexError:
-            batch.state.account.strike(record)
             record.landing = batch.land_late
             return False
         if record.error is not None:
@@ -82,7 +81,6 @@ class _ThreadCarrier:
             record.end_ticket.pop()
         except IndexError:
             record.ended = True
-            batch.state.account.strike(record)
             close_awaitable(value)
             record.landing = batch.land_late_quietly
             return False
@@ -95,7 +93,12 @@ class _ThreadCarrier:
     def report(self, record: CallRecord) -> None:
         landing, record.landing = record.landing, None
         if landing is not None:
-            record.batch.hub.post(landing, record)
+            batch: BatchEngine = record.batch
+            batch.hub.post(landing, record)
+            # After the post: whoever finds the account empty knows that all
+            # late ends are in the mailbox. For the loop it does the same
+            # again, if it still can.
+            batch.state.account.strike(record)
 
     def thread_failed(self, record: CallRecord, error: BaseException) -> None:
         record.batch.hub.post(record.batch.land_thread_failed, (record, error))
