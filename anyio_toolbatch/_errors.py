@@ -14,9 +14,9 @@ __all__ = (
     "CallDetached",
     "InvalidArgumentsError",
     "RunnerClosedError",
+    "TooManyDetachedError",
     "ToolBatchError",
     "ToolCallError",
-    "TooManyDetachedError",
     "UnknownToolError",
 )
 
@@ -53,7 +53,7 @@ class TooManyDetachedError(ToolBatchError):
     """The `error` of a blocking call refused since `max_detached` threads still run."""
 
 
-class CallDetached(BaseException):  # noqa: N818 - a control-flow signal, like Cancelled
+class CallDetached(BaseException):
     """
     Raised in a worker thread by `from_thread` functions once its call was cut.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple
 
 from ._core.record import CallRecord
 from ._errors import CallDetached
@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.5
 """How often a waiting thread looks whether the loop is still there."""
 
 
-def run(function: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+def run(async_fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
     """
     Run an async function on the batch's event loop and return its result.
 
@@ -41,11 +41,11 @@ def run(function: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
     Threads:
         The tool's worker thread, or one that has its context. Blocks.
     """
-    request = _Request(_record_in_thread("run"), function, args, is_async=True)
+    request = _Request(_record_in_thread("run"), async_fn, args, is_async=True)
     return request.perform()  # type: ignore[no-any-return]  # as the function says
 
 
-def run_sync(function: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+def run_sync(fn: Callable[[*Ts], T], *args: *Ts) -> T:
     """
     Call a function on the batch's event loop and return its result.
 
@@ -56,7 +56,7 @@ def run_sync(function: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
     Threads:
         The tool's worker thread, or one that has its context. Blocks.
     """
-    request = _Request(_record_in_thread("run_sync"), function, args, is_async=False)
+    request = _Request(_record_in_thread("run_sync"), fn, args, is_async=False)
     return request.perform()  # type: ignore[no-any-return]  # as the function says
 
 

@@ -95,7 +95,7 @@ class GatedTool:
             self.started += 1
             self._changed.notify_all()
             passed = self._changed.wait_for(self._may_pass, LIVENESS_SECONDS)
-            if not self._is_open:
+            if passed and not self._is_open:
                 self._passes -= 1
         try:
             if not passed:
@@ -166,7 +166,7 @@ class DeafTool:
         while not self._is_released:
             try:
                 await event.wait()
-            except anyio.get_cancelled_exc_class():  # noqa: PERF203
+            except anyio.get_cancelled_exc_class():
                 self.cancellations += 1
         self.ended += 1
         return self._value
@@ -318,8 +318,12 @@ class PromiseObserver:
                 problems.append(f"batch {batch_id} has not settled")
             else:
                 given = list(results)
-                if given and [r.index for r in given] != list(range(len(given))):
+                if [r.index for r in given] != list(range(len(given))):
                     problems.append(f"results of {batch_id} are not in call order")
+                if given and len(given) != len(seen.settled):
+                    problems.append(
+                        f"{len(given)} results for the {len(seen.settled)} calls of {batch_id}"
+                    )
                 problems.extend(
                     f"result {r.index} of {batch_id} was not told to observers"
                     for r in given
@@ -359,6 +363,8 @@ class _Seen:
             case CallProgress(index=index) | CallOutput(index=index):
                 if index in self.settled:
                     return [f"{event!r} came after the end of its call"]
+            case _:
+                pass
         return []
 
     def _take_end(self, result: ToolResult) -> list[str]:

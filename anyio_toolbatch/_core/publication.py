@@ -75,25 +75,25 @@ def to_event(batch_id: str, ledger: Ledger, entry: Entry) -> Event:
 class Reader:
     """A position in the log."""
 
-    __slots__ = ("__weakref__", "_log", "_position")
+    __slots__ = ("__weakref__", "_log", "position")
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._position = 0
+        self.position = 0
 
     def next(self) -> Entry | None:
         """Return the next entry; None if there is none yet."""
         entries = self._log.entries
-        while self._position < len(entries):
-            entry = entries[self._position]
-            self._position += 1
+        while self.position < len(entries):
+            entry = entries[self.position]
+            self.position += 1
             if entry is not None:
                 return entry
         return None
 
     @property
     def has_read_all(self) -> bool:
-        return self._position >= len(self._log.entries)
+        return self.position >= len(self._log.entries)
 
 
 class EventLog:
@@ -115,7 +115,7 @@ class EventLog:
         """Enter that the call has a newer report; False if an unread entry shows it."""
         at = self._progress_at.get(record)
         if at is not None:
-            if all(reader._position <= at for reader in self._readers):
+            if all(reader.position <= at for reader in self._readers):
                 return False
             self.entries[at] = None
             self._dropped += 1
@@ -135,7 +135,7 @@ class EventLog:
         for entry in self.entries:
             kept_before.append(kept_before[-1] + (entry is not None))
         for reader in self._readers:
-            reader._position = kept_before[reader._position]
+            reader.position = kept_before[reader.position]
         for record, at in self._progress_at.items():
             self._progress_at[record] = kept_before[at]
         self.entries = [entry for entry in self.entries if entry is not None]

@@ -72,21 +72,21 @@ class Scheduler(Generic[C]):
         """Return the next call to start now, its places taken; None if none may."""
         if not self.free_slots:
             return None
-        for _ in range(len(self._turns)):
-            batch = self._turns[0]
+        for turn, batch in enumerate(self._turns):
             line = self._lines[batch]
             taken = line.take(has_thread=self.free_threads > 0)
-            if not line.plain and not line.blocking:
-                self._turns.popleft()
-                del self._lines[batch]
+            if taken is None:
+                continue  # it keeps its turn for when a thread is free
+            del self._turns[turn]
+            if line.plain or line.blocking:
+                self._turns.append(batch)
             else:
-                self._turns.rotate(-1)
-            if taken is not None:
-                call, needs_thread = taken
-                self.free_slots -= 1
-                self.free_threads -= needs_thread
-                self._running[call] = needs_thread
-                return call
+                del self._lines[batch]
+            call, needs_thread = taken
+            self.free_slots -= 1
+            self.free_threads -= needs_thread
+            self._running[call] = needs_thread
+            return call
         return None
 
     def release(self, call: C) -> bool:

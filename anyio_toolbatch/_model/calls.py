@@ -1,10 +1,13 @@
 """A call: what the model asked for, kept as it was given."""
 
+# Arguments are checked at run time, too: not everybody runs a type checker.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .frozen import Frozen
 
@@ -77,10 +80,7 @@ class ToolCall(Frozen):
             msg = f"ToolCall name must be a str, not {type(name).__name__}"
             raise TypeError(msg)
         if tool is not None and not callable(tool):
-            msg = (
-                "ToolCall tool must be a Tool or a callable, "
-                f"not {type(tool).__name__}"
-            )
+            msg = f"ToolCall tool must be a Tool or a callable, not {type(tool).__name__}"
             raise TypeError(msg)
         if arguments is None:
             arguments = {}
@@ -116,13 +116,13 @@ class ToolCall(Frozen):
 def parse_arguments(raw: object) -> tuple[dict[str, Any], str | None]:
     """Return the arguments as a mapping, and why they are none (or None)."""
     if isinstance(raw, Mapping):
-        return _checked_mapping(raw)
+        return _checked_mapping(cast("Mapping[Any, Any]", raw))
     if not isinstance(raw, str):
         return {}, f"arguments must be an object, not {type(raw).__name__}"
     if not raw or raw.isspace():
         return {}, None
     try:
-        value = json.loads(raw)
+        value: Any = json.loads(raw)
     except RecursionError:
         return {}, "arguments are nested too deeply to be parsed"
     except ValueError as exc:
@@ -130,7 +130,7 @@ def parse_arguments(raw: object) -> tuple[dict[str, Any], str | None]:
     if value is None:
         return {}, None
     if isinstance(value, dict):
-        return value, None
+        return cast("dict[str, Any]", value), None
     return {}, f"arguments must be a JSON object, not {_JSON_NAMES[type(value)]}"
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from .._errors import ToolCallError
 from .calls import ToolCall
@@ -168,9 +169,33 @@ class ToolResult(Frozen):
         """What to show the model; never raises, and equal outcomes give equal text."""
         if self.status is Status.COMPLETED:
             return text_of_value(self.value)
-        if self.error is not None and self.reason is None:
+        if self.error is not None and self.reason is None and self.started:
             return _with_partial(text_of_error(self.error), self.partial)
-        return _with_partial(_placeholder(self), self.partial)
+        return _with_partial(self._placeholder(), self.partial)
+
+    def _placeholder(self) -> str:
+        reason = self.reason
+        if not self.started and (reason is None or reason.kind not in _INTERRUPTED_BY):
+            return f"Tool call not started: {self._refusal().rstrip('.')}. {_NO_EFFECTS}"
+        if reason is None:
+            return f"Tool call {self.status.value}."
+        done = _INTERRUPTED_BY.get(reason.kind, reason.kind)
+        said = f" ({reason.message})" if reason.message else ""
+        if not self.started:
+            return f"Tool call not started: {done}{said} before it began. {_NO_EFFECTS}"
+        if self._kept:
+            return (
+                f"The turn was {done}{said}; the tool call goes on in the background. "
+                "It may have side effects; its outcome is not known yet."
+            )
+        return f"Tool call {done}{said} before it finished. {_UNKNOWN_OUTCOME}"
+
+    def _refusal(self) -> str:
+        if self.reason is not None and self.reason.message:
+            return self.reason.message
+        if self.error is not None:
+            return text_of_error(self.error)
+        return self.status.value if self.reason is None else self.reason.kind
 
     def unwrap(self) -> Any:
         """
@@ -201,7 +226,7 @@ class _ResultDraft(ToolResult):
     """A result that is being filled in; see `frozen`."""
 
     __slots__ = ()
-    __setattr__ = object.__setattr__
+    __setattr__ = object.__setattr__  # type: ignore[assignment]  # that is the point
 
     def __init__(
         self,
@@ -277,18 +302,20 @@ class LateResult(Frozen):
 
 def text_of_value(value: object) -> str:
     """Render a tool's value: a str as it is, else JSON, else `str`; never raises."""
-    if isinstance(value, str):
-        return value if type(value) is str else str.__str__(value)
+    # By type, not isinstance: a proxy may claim to be a str.
+    if issubclass(type(value), str):
+        return _plain(value)
     try:
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False, default=_without_order)
     except Exception:  # noqa: BLE001 - any user class may raise anything here
         pass
     if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
-        # Python's own would show an address: other bytes at each run.
         return f"[a value of type {_type_name(value)}]"
     try:
-        return str.__str__(str(value))
-    except Exception as exc:  # noqa: BLE001 - as above
+        return _ADDRESS.sub("", _plain(str(value)))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:  # noqa: BLE001 - as above
         return (
             f"[a value of type {_type_name(value)} that cannot be shown as text: "
             f"{type(exc).__name__}]"
@@ -298,11 +325,29 @@ def text_of_value(value: object) -> str:
 def text_of_error(error: BaseException) -> str:
     """Render an error as ``Type: message``; never raises."""
     try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 - any user class may raise anything here
+        message = _plain(str(error))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - any user class may raise anything here
         message = "[its message cannot be shown as text]"
     name = _type_name(error)
     return f"{name}: {message}" if message else name
+
+
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+"""What Python's own reprs add, and what differs from run to run."""
+
+
+def _plain(text: Any) -> str:
+    """Return a str, or an instance of a subclass of it, as a plain str."""
+    return str.__str__(text)
+
+
+def _without_order(value: object) -> list[Any]:
+    """Let JSON show a set, in an order that does not depend on its history."""
+    if isinstance(value, set | frozenset):
+        return sorted(cast("set[Any]", value), key=text_of_value)
+    raise TypeError
 
 
 def _type_name(value: object) -> str:
@@ -324,26 +369,6 @@ _INTERRUPTED_BY = {
 
 _UNKNOWN_OUTCOME = "It may have had side effects; its outcome is unknown."
 _NO_EFFECTS = "It had no effects."
-
-
-def _placeholder(result: ToolResult) -> str:
-    reason = result.reason
-    if reason is None:
-        # Only a hand-made result has neither an error nor a reason.
-        return f"Tool call {result.status}."
-    if reason.kind in {"unknown_tool", "bad_arguments", "too_many_detached", "resource_busy"}:
-        why = reason.message or (text_of_error(result.error) if result.error else reason.kind)
-        return f"Tool call not started: {why.rstrip('.')}. {_NO_EFFECTS}"
-    done = _INTERRUPTED_BY.get(reason.kind, reason.kind)
-    said = f" ({reason.message})" if reason.message else ""
-    if not result.started:
-        return f"Tool call not started: {done}{said} before it began. {_NO_EFFECTS}"
-    if result._kept:
-        return (
-            f"The turn was {done}{said}; the tool call goes on in the background. "
-            "It may have side effects; its outcome is not known yet."
-        )
-    return f"Tool call {done}{said} before it finished. {_UNKNOWN_OUTCOME}"
 
 
 def _with_partial(text: str, partial: object) -> str:

@@ -1,5 +1,8 @@
 """A tool: the callable that serves a call, and how it is to be run."""
 
+# Arguments are checked at run time, too: not everybody runs a type checker.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -7,7 +10,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 from .calls import ToolCall
 from .frozen import Frozen
@@ -252,7 +255,7 @@ def collect_tools(tools: object) -> dict[str, Tool]:
     """
     if isinstance(tools, Mapping):
         found: dict[str, Tool] = {}
-        for name, item in tools.items():
+        for name, item in cast("Mapping[object, object]", tools).items():
             if not isinstance(name, str):
                 msg = f"tools must map names to tools; {name!r} is no str"
                 raise TypeError(msg)
@@ -266,12 +269,11 @@ def collect_tools(tools: object) -> dict[str, Tool]:
         )
         raise TypeError(msg)
     found = {}
-    for item in tools:
+    for item in cast("Iterable[object]", tools):
         made = as_tool(item)
         if made.name in found:
             msg = (
-                f"two tools are named {made.name!r}; "
-                "give one another name, or pass a mapping"
+                f"two tools are named {made.name!r}; give one another name, or pass a mapping"
             )
             raise ValueError(msg)
         found[made.name] = made
@@ -349,8 +351,7 @@ def _carrier_for(runs_in: object, kind: Kind) -> Literal["loop", "thread"]:
         msg = f"runs_in={runs_in!r} is not available in this version"
         raise NotImplementedError(msg)
     msg = (
-        "runs_in must be 'auto', 'loop', 'thread', 'process' or an Executor, "
-        f"not {runs_in!r}"
+        f"runs_in must be 'auto', 'loop', 'thread', 'process' or an Executor, not {runs_in!r}"
     )
     raise (ValueError if isinstance(runs_in, str) else TypeError)(msg)
 
@@ -399,9 +400,7 @@ class _Binder:
             self._signature = None
             return
         parameters = self._signature.parameters.values()
-        named = [
-            p for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}
-        ]
+        named = [p for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}]
         self._required = frozenset(p.name for p in named if p.default is p.empty)
         if all(p in named or p.kind is p.VAR_POSITIONAL for p in parameters):
             self._allowed = frozenset(p.name for p in named)

@@ -434,7 +434,7 @@ def _trio_wait_class() -> type:
 
     # Not public by name; found by asking: this is what the documented
     # `wait_task_rescheduled` sends to trio's loop.
-    parked: Any = trio.lowlevel.wait_task_rescheduled(_never_abort)
+    parked: Any = trio.lowlevel.wait_task_rescheduled(_never_abort)  # noqa: ASYNC105 - it is only looked at
     message = parked.send(None)
     parked.close()
     return type(message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import NoReturn
 
@@ -278,7 +278,9 @@ class BatchContext:
 
     __slots__ = ("_calls", "_engine", "_open")
 
-    def __init__(self, open_engine: object, calls: list[ToolCall] | None) -> None:
+    def __init__(
+        self, open_engine: Callable[[], BatchEngine], calls: list[ToolCall] | None
+    ) -> None:
         self._open = open_engine
         self._calls = calls
         self._engine: BatchEngine | None = None
@@ -287,9 +289,13 @@ class BatchContext:
         if self._engine is not None:
             msg = "this batch has been opened already; call open_batch() again"
             raise RuntimeError(msg)
-        engine = self._engine = self._open()  # type: ignore[operator]
+        engine = self._engine = self._open()
         if self._calls is not None:
-            engine.submit(self._calls, seal=True)
+            try:
+                engine.submit(self._calls, seal=True)
+            except BaseException as cut:  # a KeyboardInterrupt out of a `validate`
+                engine.detach(_left_by(cut))
+                raise
             self._calls = None
         return ToolBatch(engine)
 

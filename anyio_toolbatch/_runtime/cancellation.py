@@ -194,9 +194,7 @@ async def run_stoppable(stopper: Stopper, body: Callable[[], Any]) -> Outcome:
 
 
 @types.coroutine
-def _drive(
-    stopper: Stopper, coroutine: Coroutine[Any, Any, Any]
-) -> Generator[Any, Any, Any]:
+def _drive(stopper: Stopper, coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """Run `coroutine` as ``await`` would, and let the stopper see what passes."""
     send = coroutine.send
     sent: Any = None

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from .._core.record import CallRecord
 from .._model.calls import ToolCall
@@ -260,7 +260,7 @@ class CancelHook:
         except Exception:
             logger.exception("on_cancel callback of call %r failed", self._record.call)
 
-    def __enter__(self) -> CancelHook:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

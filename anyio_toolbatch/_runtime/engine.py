@@ -46,6 +46,7 @@ from .._errors import (
     BatchSealedError,
     CallDetached,
     InvalidArgumentsError,
+    ToolBatchError,
     UnknownToolError,
 )
 from .._model.calls import ToolCall
@@ -220,7 +221,7 @@ class BatchEngine:
             record,
             Ending(
                 Status.INVALID,
-                Reason(kind, text_of_error(error) if kind == "bad_arguments" else str(error)),
+                Reason(kind, _worded(error)),
                 started=False,
                 error=error,
                 at=record.submitted_at,
@@ -364,7 +365,9 @@ class BatchEngine:
         record, error = failure
         self._not_run(record, error, None)
 
-    def _not_run(self, record: CallRecord, error: BaseException, reason: Reason | None) -> None:
+    def _not_run(
+        self, record: CallRecord, error: BaseException, reason: Reason | None
+    ) -> None:
         if self._settle(
             record,
             Ending(Status.FAILED, reason, started=False, error=error, at=self.hub.clock()),
@@ -436,6 +439,17 @@ class BatchEngine:
             error,
             max(record.ended_at - let_go_at, 0.0),
         )
+        if self._observed is None or self._observed.has_read_all:
+            self._tell_late(late)
+        else:
+            # The cut is still being told: the call's end comes before what is late.
+            self.hub.run_in_slices(self._tell_late_later(late))
+
+    def _tell_late_later(self, late: LateResult) -> Iterator[None]:
+        self._tell_late(late)
+        yield
+
+    def _tell_late(self, late: LateResult) -> None:
         if self._on_late is not None:
             self._call_out(self._on_late, late, "on_late")
         for observer in self._observers:
@@ -453,6 +467,8 @@ class BatchEngine:
         if record.timer is not None:
             record.timer.cancel()
             record.timer = None
+        # Before anybody hears of it: from here on there is nothing to interrupt.
+        is_last = self._is_over()
         if ending.started and not record.start_told:
             record.start_told = True
             self._publish(Kind.CALL_STARTED, record)
@@ -467,8 +483,8 @@ class BatchEngine:
                 wait.remaining -= 1
                 if not wait.remaining:
                     wait.waiter.set()
-        if self.sealed and not self.ledger.unsettled:
-            self._check_closed()
+        if is_last:
+            self._close()
         return True
 
     def _after_settling(self, record: CallRecord) -> None:
@@ -476,13 +492,21 @@ class BatchEngine:
         self.state.release(record)
         self.state.grant()
 
-    def _check_closed(self) -> None:
+    def _is_over(self) -> bool:
+        """Mark the batch as closed if nothing can happen in it any more."""
         if not self.sealed or self.ledger.unsettled or self.closed:
-            return
+            return False
         if self._requests:
             # Whoever was told "there was something to interrupt" finds it so.
             self._process_requests()
         self.closed = True
+        return True
+
+    def _check_closed(self) -> None:
+        if self._is_over():
+            self._close()
+
+    def _close(self) -> None:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -532,7 +556,9 @@ class BatchEngine:
     def _on_cancel_call(self, request: tuple[CallRecord, str | None]) -> None:
         record, message = request
         if not self.ledger.is_settled(record.index):
-            self._cut([record], Status.INTERRUPTED, Reason("call_cancelled", message), self._grace)
+            self._cut(
+                [record], Status.INTERRUPTED, Reason("call_cancelled", message), self._grace
+            )
 
     def _on_call_timeout(self, record: CallRecord) -> None:
         record.timer = None
@@ -542,7 +568,9 @@ class BatchEngine:
     def _on_batch_timeout(self) -> None:
         self._cut_batch(Status.TIMED_OUT, Reason("batch_timeout"))
 
-    def _cut_batch(self, status: Status, reason: Reason, *, grace: float | None = None) -> None:
+    def _cut_batch(
+        self, status: Status, reason: Reason, *, grace: float | None = None
+    ) -> None:
         """Cut all that is unsettled; the first reason stays, a grace only shrinks."""
         if grace is None:
             grace = self._grace
@@ -587,6 +615,8 @@ class BatchEngine:
                     pass  # it has just been started
                 else:
                     self._settle(record, not_started)
+                    # It may have been given its places, and not used them yet.
+                    self.state.release(record)
                     continue
             if record.end_ticket or record.awaiting:
                 running.append(record)
@@ -885,10 +915,14 @@ class BatchEngine:
         return error
 
 
+def _worded(error: Exception) -> str:
+    """Word a refusal: our own errors speak for themselves, others by their type."""
+    return str(error) if isinstance(error, ToolBatchError) else text_of_error(error)
+
+
 async def _run_visit(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
     await function()
 
 
 _numbers = itertools.count(1)
 _prefix = f"batch-{os.urandom(3).hex()}-"
-

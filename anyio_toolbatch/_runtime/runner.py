@@ -120,7 +120,7 @@ class ToolRunner:
         self,
         calls: Iterable[ToolCall],
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - part of each result's reason
+        timeout: float | None = None,
         interrupt_grace: float | None = None,
         fail_fast: bool = False,
     ) -> list[ToolResult]:
@@ -272,7 +272,7 @@ class ToolRunner:
 
     async def wait_detached(
         self,
-        timeout: float | None = None,  # noqa: ASYNC109 - the answer says if it ran out
+        timeout: float | None = None,
     ) -> bool:
         """
         Wait until no detached call of this loop runs any more.
@@ -422,7 +422,7 @@ def open_batch(
     **options: Unpack[BatchOptions],
 ) -> AbstractAsyncContextManager[ToolBatch]:
     """
-    Open a batch without a runner: ``async with open_batch(tools=…) as batch``.
+    Open a batch without a runner, in an ``async with`` block.
 
     Args:
         calls: As for `ToolRunner.open_batch`.

@@ -115,9 +115,7 @@ class LoopState:
             _start(records)
             return
         for record in records:
-            scheduler.add(
-                record.batch, record, needs_thread=record.tool.carrier == "thread"
-            )
+            scheduler.add(record.batch, record, needs_thread=record.tool.carrier == "thread")
         self.grant()
 
     def grant(self) -> None:

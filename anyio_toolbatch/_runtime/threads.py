@@ -38,7 +38,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 from .backend import after_fork
@@ -56,15 +56,15 @@ Job = Any
 class JobRunner(Protocol):
     """What a lane does with its jobs."""
 
-    def run(self, job: Job) -> bool:
+    def run(self, job: Job, /) -> bool:
         """Do the work; must not raise. False if the thread was abandoned meanwhile."""
         ...
 
-    def report(self, job: Job) -> None:
+    def report(self, job: Job, /) -> None:
         """Tell whoever waits for it; called when the thread is free again."""
         ...
 
-    def thread_failed(self, job: Job, error: BaseException) -> None:
+    def thread_failed(self, job: Job, error: BaseException, /) -> None:
         """No thread could be started for this job; called from any thread."""
         ...
 
@@ -149,28 +149,26 @@ class Lane:
         self._runner = runner
         self.attached = 0
         self._lock = threading.Lock()
+        # Both hold a batch only while it has jobs here.
         self._lines: dict[Hashable, deque[Job]] = {}
-        self._turns: deque[deque[Job]] = deque()
+        self._turns: deque[Hashable] = deque()
 
-    def put(self, batch: Hashable, jobs: Iterable[Job]) -> None:
-        """Add jobs to the end of their batch's line."""
+    def put(self, batch: Hashable, jobs: Sequence[Job]) -> None:
+        """Add jobs, at least one, to the end of their batch's line."""
         with self._lock:
             line = self._lines.get(batch)
             if line is None:
-                line = self._lines[batch] = deque()
-            was_empty = not line
-            line.extend(jobs)
-            if was_empty and line:
-                self._turns.append(line)
+                self._lines[batch] = deque(jobs)
+                self._turns.append(batch)
+            else:
+                line.extend(jobs)
         self._grow()
 
     def forget(self, batch: Hashable) -> None:
         """Drop the jobs of a batch that still wait; those under way go on."""
         with self._lock:
-            line = self._lines.pop(batch, None)
-            if line:
-                line.clear()
-                self._turns.remove(line)
+            if self._lines.pop(batch, None) is not None:
+                self._turns.remove(batch)
 
     def abandon(self, count: int = 1) -> None:
         """Give away the places of threads whose calls were let go."""
@@ -195,17 +193,21 @@ class Lane:
     def _take(self) -> Job | None:
         """Return the next job; without one the thread's place is given up."""
         with self._lock:
-            turns = self._turns
-            if not turns:
+            if not self._turns:
                 self.attached -= 1
                 return None
-            line = turns[0]
-            job = line.popleft()
-            if line:
-                turns.rotate(-1)
-            else:
-                turns.popleft()
-            return job
+            return self._next()
+
+    def _next(self) -> Job:
+        """Take the next job out of the batch whose turn it is; with the lock held."""
+        turns = self._turns
+        line = self._lines[turns[0]]
+        job = line.popleft()
+        if line:
+            turns.rotate(-1)
+        else:
+            del self._lines[turns.popleft()]
+        return job
 
     def _grow(self) -> None:
         """Bring in one more thread if a job waits and the limit allows it."""
@@ -231,12 +233,7 @@ class Lane:
         with self._lock:
             self.attached -= 1
             while self._turns:
-                line = self._turns[0]
-                failed.append(line.popleft())
-                if line:
-                    self._turns.rotate(-1)
-                else:
-                    self._turns.popleft()
+                failed.append(self._next())
                 if self.attached:
                     break
         for job in failed:

@@ -117,7 +117,9 @@ async def test_foreign_cancellation_harms_no_sibling(anyio_backend_name: str) ->
         await anyio.sleep(0.01)
         return "fine"
 
-    results = await run_batch([ToolCall("0", "suicidal"), ToolCall("1", "good")], [suicidal, good])
+    results = await run_batch(
+        [ToolCall("0", "suicidal"), ToolCall("1", "good")], [suicidal, good]
+    )
     assert [r.status.value for r in results] == ["failed", "completed"]
     assert isinstance(results[0].error, asyncio.CancelledError)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import sqlite3
 import threading
@@ -256,7 +257,7 @@ async def test_sqlite_query_is_stopped() -> None:
     def query() -> None:
         connection = sqlite3.connect(":memory:", check_same_thread=False)
         connection.create_function("mark", 0, started.set)
-        with on_cancel(connection.interrupt):
+        with contextlib.closing(connection), on_cancel(connection.interrupt):
             connection.execute(
                 "with recursive n(i) as (select coalesce(mark(), 1) union all"
                 " select i + 1 from n) select count(*) from n"

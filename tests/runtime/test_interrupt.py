@@ -112,7 +112,9 @@ async def test_finished_results_are_kept(promises: PromiseObserver) -> None:
     gate = GatedTool()
     quick = GatedTool("quick", value="real")
     quick.open()
-    async with ToolRunner([quick.tool, gate.tool, with_partial], observers=[promises]) as runner:
+    async with ToolRunner(
+        [quick.tool, gate.tool, with_partial], observers=[promises]
+    ) as runner:
         async with runner.open_batch(calls("quick", "gated", "with_partial")) as batch:
             await quick.wait_ended()
             await gate.wait_started()

@@ -295,7 +295,9 @@ async def test_no_more_threads_than_asked_for() -> None:
 async def test_small_batch_is_not_stuck_behind_a_large_one() -> None:
     """§4.5: batches take turns in the line for threads."""
     gate = GatedTool()
-    async with ToolRunner({"gated": gate.tool, "quick": lambda: "quick"}, max_threads=1) as runner:
+    async with ToolRunner(
+        {"gated": gate.tool, "quick": lambda: "quick"}, max_threads=1
+    ) as runner:
         async with runner.open_batch([ToolCall(str(i), "gated") for i in range(50)]) as large:
             await gate.wait_started()
             async with runner.open_batch([ToolCall("s", "quick")]) as small:

@@ -62,7 +62,9 @@ async def test_timed_out_calls_do_not_hold_a_thread() -> None:
     """C3: four tools that never end do not keep a quick one from running."""
     gate = GatedTool(timeout=0.02)
     with anyio.fail_after(LIVENESS):
-        async with ToolRunner({"gated": gate.tool, "quick": lambda: "ran"}, max_threads=4) as runner:
+        async with ToolRunner(
+            {"gated": gate.tool, "quick": lambda: "ran"}, max_threads=4
+        ) as runner:
             results = await runner.run(
                 [*(ToolCall(str(i), "gated") for i in range(4)), ToolCall("4", "quick")]
             )

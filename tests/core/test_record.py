@@ -1,0 +1,139 @@
+"""P4, P6: the tickets: started or not, finished or cut, decided exactly once."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from anyio_toolbatch import ToolCall
+from anyio_toolbatch._core.record import UNSET, CallRecord
+
+RACERS = 8
+ROUNDS = 400
+
+
+def make_record() -> CallRecord:
+    return CallRecord(None, ToolCall("id", "tool", {"a": 1}), 1.0)
+
+
+@pytest.fixture
+def busy_switching() -> Iterator[None]:
+    """Let threads interrupt each other between almost any two bytecodes."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("busy_switching")
+@pytest.mark.parametrize("ticket", ["start_ticket", "end_ticket"])
+def test_exactly_one_racer_gets_the_ticket(ticket: str) -> None:
+    """P4, P6: of many threads that take a call's ticket at once, one has it."""
+    records = [make_record() for _ in range(ROUNDS)]
+    line_up = threading.Barrier(RACERS)
+    won: list[list[int]] = [[] for _ in range(RACERS)]
+
+    def race(racer: int) -> None:
+        for number, record in enumerate(records):
+            if number % 20 == 0:
+                line_up.wait()
+            try:
+                getattr(record, ticket).pop()
+            except IndexError:
+                continue
+            won[racer].append(number)
+
+    threads = [threading.Thread(target=race, args=(racer,)) for racer in range(RACERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(number for numbers in won for number in numbers) == list(range(ROUNDS))
+
+
+def test_tickets_are_each_calls_own() -> None:
+    """Taking one call's ticket leaves the other ticket and other calls alone."""
+    one, other = make_record(), make_record()
+    one.start_ticket.pop()
+    assert (bool(one.end_ticket), bool(other.start_ticket)) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("start_taken", "end_taken", "waiting", "running"),
+    [
+        (False, False, True, False),
+        (True, False, False, True),
+        (True, True, False, False),
+        (False, True, True, False),
+    ],
+)
+def test_state_is_what_the_tickets_tell(
+    start_taken: bool, end_taken: bool, waiting: bool, running: bool
+) -> None:
+    """P6: waiting is not started; running is started, not ended and not let go."""
+    record = make_record()
+    if start_taken:
+        record.start_ticket.pop()
+    if end_taken:
+        record.end_ticket.pop()
+    assert (record.is_waiting, record.is_running) == (waiting, running)
+
+
+def test_partial_output_is_none_at_first() -> None:
+    """A tool that has published nothing has no partial output."""
+    assert make_record().partial_output() is None
+
+
+def test_items_are_copied_into_the_partial_output() -> None:
+    """P5: the copy does not see what the tool gives later."""
+    record = make_record()
+    record.items = ["a"]
+    partial = record.partial_output()
+    record.items.append("b")
+    assert partial == ["a"]
+
+
+def test_no_items_yet_is_an_empty_list() -> None:
+    """A generator tool that has given nothing shows an empty list, not nothing."""
+    record = make_record()
+    record.items = []
+    assert record.partial_output() == []
+
+
+@pytest.mark.parametrize("kept", [None, 0, "", "half"])
+def test_kept_partial_goes_before_items(kept: object) -> None:
+    """What the tool published itself counts, also where it is None or empty."""
+    record = make_record()
+    record.items = ["item"]
+    record.kept_partial = kept
+    assert record.partial_output() == kept
+
+
+def test_unset_shows_its_name() -> None:
+    """A developer who meets it in a debugger knows what it is."""
+    assert repr(UNSET) == "UNSET"
+
+
+def test_record_starts_with_the_calls_arguments() -> None:
+    """The arguments to run with are the call's until something replaces them."""
+    record = make_record()
+    assert record.arguments == {"a": 1}
+    assert (record.index, record.submitted_at) == (-1, 1.0)
+
+
+def test_record_is_slotted_and_leaves_nothing_behind() -> None:
+    """P10: no dict per call, and a record that is dropped is freed at once."""
+    record = make_record()
+    assert not hasattr(record, "__dict__")
+    gc.disable()
+    try:
+        ref = weakref.ref(record)
+        del record
+        assert ref() is None
+    finally:
+        gc.enable()
