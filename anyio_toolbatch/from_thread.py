@@ -156,14 +156,14 @@ class _Request:
         outcome = await run_stoppable(
             stopper, lambda: as_coroutine(self._function(*self._args))
         )
-        batch.drained(stopper)
+        batch.teller.ended(stopper)
         self._answer(outcome.value, CallDetached() if outcome.stopped else outcome.error)
 
     def cut(self) -> None:
         """The call was cut: let the thread go, and tell the task to stop."""
         self._answer(None, CallDetached())
         if self._stopper is not None and not self._stopper.ended:
-            self._record.batch.drain(self._stopper)
+            self._record.batch.teller.drain(self._stopper)
 
     def _answer(self, value: Any, error: BaseException | None) -> None:
         if not self._answered:

@@ -105,6 +105,12 @@ class Ledger:
             made = self.results[record.index] = result_of(record, ending)
         return made
 
+    def count_unsettled(self, limit: int) -> int:
+        """Return how many of the first `limit` calls have no ending."""
+        if limit >= len(self.endings):
+            return self.unsettled
+        return self.endings[:limit].count(None)
+
     def unsettled_indices(self) -> Iterator[int]:
         """Give the places without an ending, in call order."""
         return (i for i, ending in enumerate(self.endings) if ending is None)

@@ -68,7 +68,7 @@ class CallHandle:
         Cancellation:
             Stops this wait only; the call goes on.
         """
-        await self._engine.wait_for_call(self._record)
+        await self._engine.waits.for_call(self._record)
         result = self.result
         assert result is not None, "woken before the call was settled"
         return result
@@ -226,7 +226,7 @@ class ToolBatch:
         """
         engine = self._engine
         count = len(engine.records)
-        await engine.wait_settled(count)
+        await engine.waits.for_first(count)
         raise_keyboard_interrupt(engine)
         return [result for result in engine.snapshot()[:count] if result is not None]
 
@@ -267,7 +267,7 @@ class _EventIterator:
         return self
 
     async def __anext__(self) -> Event:
-        event = await self._engine.next_event(self._reader)
+        event = await self._engine.publisher.next_event(self._reader)
         if event is None:
             raise StopAsyncIteration
         return event

@@ -174,7 +174,7 @@ def report_progress(
             msg = f"{name} must be a number, not {type(value).__name__}"
             raise TypeError(msg)
     record = current_record()
-    record.batch.report_progress(record, (progress, total, message))
+    record.batch.publisher.report_progress(record, (progress, total, message))
 
 
 def keep_partial(value: Any) -> None:

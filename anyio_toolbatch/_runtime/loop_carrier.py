@@ -30,6 +30,6 @@ async def run_on_loop(record: CallRecord) -> None:
     stopper = Stopper(batch.hub.backend, batch.mark_of(record))
     record.stopper = stopper
     if record.told:  # asked to stop while it was still in its thread
-        batch.drain(stopper)
+        batch.teller.drain(stopper)
     outcome = await run_stoppable(stopper, body_of(record))
     batch.end_on_loop(record, outcome)

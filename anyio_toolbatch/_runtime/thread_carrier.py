@@ -45,7 +45,7 @@ class _ThreadCarrier:
             return True
         clock = batch.hub.clock
         record.started_at = clock()
-        if batch.tells_starts or record.tool.timeout is not None:
+        if batch.publisher.wants_starts or record.tool.timeout is not None:
             batch.hub.post(batch.land_start, record)
         try:
             value = record.context.run(_call, record)

@@ -1,0 +1,176 @@
+"""
+Tells observers and readers what happens in a batch, in the order it happens.
+
+An observer is fed through a reader of the same log that everybody reads: as a
+rule up to its end with every entry. When a batch is cut it is *held*, until
+the awaiting code has run, and then fed in slices; so it never sees another
+order than the log's.
+
+On the loop's thread, but for `report_progress`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .._core.ledger import Ledger
+from .._core.publication import EventLog, Kind, Reader, to_event
+from .._core.record import CallRecord
+from .._model.events import Event, LateResultDropped
+from .._model.results import LateResult
+from .backend import Waiter, publishing_context
+from .hub import Hub
+
+__all__ = ("Publisher",)
+
+logger = logging.getLogger("anyio_toolbatch.runtime")
+
+
+class Publisher:
+    """The log of one batch, and those who listen."""
+
+    def __init__(
+        self,
+        batch_id: str,
+        hub: Hub,
+        ledger: Ledger,
+        observers: Sequence[Callable[[Event], object]],
+        on_late: Callable[[LateResult], object] | None,
+    ) -> None:
+        self.wants_starts = bool(observers)
+        """Workers post their starts: somebody listens. Read by any thread."""
+        self._batch_id = batch_id
+        self._hub = hub
+        self._ledger = ledger
+        self._log = EventLog()
+        self._observers = observers
+        self._on_late = on_late
+        self._context: contextvars.Context | None = None
+        if observers or on_late is not None:
+            self._context = publishing_context(hub.backend)
+        self._observed: Reader | None = self._log.open_reader() if observers else None
+        self._is_held = False
+        self._is_over = False
+        self._readers_waiting: list[Waiter] = []
+
+    # -- what happens ------------------------------------------------------
+
+    def add(self, kind: Kind, subject: Any = None, item: Any = None) -> None:
+        """Enter what has happened, and tell whoever listens."""
+        self._log.add(kind, subject, item)
+        if kind is Kind.BATCH_SETTLED:
+            self._is_over = True
+        if self._observed is not None or self._readers_waiting:
+            self._tell()
+
+    def add_items(self, record: CallRecord) -> None:
+        """Enter the items of a generator that have not been entered yet."""
+        items = record.items or ()
+        for item in items[record.items_told :]:
+            record.items_told += 1
+            self.add(Kind.OUTPUT, record, item)
+
+    def report_progress(
+        self, record: CallRecord, report: tuple[float, float | None, str | None]
+    ) -> None:
+        """Take a tool's report; from any thread."""
+        record.progress = report
+        if record.progress_posted:
+            return  # the loop has not looked yet, and will see this one
+        record.progress_posted = True
+        if threading.get_ident() == self._hub.thread_id:
+            self._add_progress(record)
+        else:
+            self._hub.post(self._add_progress, record)
+
+    def _add_progress(self, record: CallRecord) -> None:
+        record.progress_posted = False
+        # The fence: nothing of a call is published after its end.
+        if not self._ledger.is_settled(record.index) and self._log.add_progress(record):
+            self._tell()
+
+    def add_late(self, late: LateResult) -> None:
+        """Hand out a late result, once the call's own end has been told."""
+        if self._on_late is None and not self._observers:
+            return
+        if self._observed is None or self._observed.has_read_all:
+            self._hand_out(late)
+        else:
+            self._hub.run_in_slices(self._hand_out_later(late))
+
+    def _hand_out_later(self, late: LateResult) -> Iterator[None]:
+        self._hand_out(late)
+        yield
+
+    def _hand_out(self, late: LateResult) -> None:
+        if self._on_late is not None:
+            self._call_out(self._on_late, late, "on_late")
+        for observer in self._observers:
+            self._call_out(observer, LateResultDropped(self._batch_id, late), "observer")
+
+    # -- observers ---------------------------------------------------------
+
+    def hold(self) -> None:
+        """Let observers wait until `feed` is run: others come first."""
+        self._is_held = self._observed is not None
+
+    def feed(self) -> Iterator[None]:
+        """Tell observers what they have not heard yet, an event a step."""
+        self._is_held = False
+        reader = self._observed
+        while reader is not None and not reader.has_read_all:
+            self._observe_next(reader)
+            yield
+
+    def _tell(self) -> None:
+        reader = self._observed
+        if reader is not None and not self._is_held:
+            while not reader.has_read_all:
+                self._observe_next(reader)
+        if self._readers_waiting:
+            waiting, self._readers_waiting = self._readers_waiting, []
+            for waiter in waiting:
+                waiter.set()
+
+    def _observe_next(self, reader: Reader) -> None:
+        entry = reader.next()
+        if entry is not None:
+            event = to_event(self._batch_id, self._ledger, entry)
+            for observer in self._observers:
+                self._call_out(observer, event, "observer")
+
+    def _call_out(self, function: Callable[[Any], object], argument: Any, what: str) -> None:
+        """Call a user's function; its errors are logged and go no further."""
+        assert self._context is not None, "somebody listens"
+        try:
+            # A copy: an observer may cause the next event while it runs.
+            self._context.copy().run(function, argument)
+        except Exception:
+            logger.exception("%s %r failed", what, function)
+
+    # -- readers -----------------------------------------------------------
+
+    def open_reader(self) -> Reader:
+        """Start reading from the batch's start."""
+        self.wants_starts = True
+        return self._log.open_reader()
+
+    async def next_event(self, reader: Reader) -> Event | None:
+        """Return the reader's next event; None after the last."""
+        while True:
+            entry = reader.next()
+            if entry is not None:
+                return to_event(self._batch_id, self._ledger, entry)
+            if self._is_over:
+                return None
+            waiter = self._hub.backend.waiter()
+            self._readers_waiting.append(waiter)
+            try:
+                await waiter.wait()
+            finally:
+                if waiter in self._readers_waiting:
+                    self._readers_waiting.remove(waiter)

@@ -1,0 +1,75 @@
+"""
+Tells running calls to stop: the last step of a cut, and the first of a grace.
+
+What telling means depends on where the call runs: an async one gets its one
+cancellation (see `cancellation`), a blocking one sees `cancelled`, has its
+`on_cancel` callbacks run and its visits to the loop ended. On the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .._core.record import CallRecord
+from .cancellation import Draining, Stopper
+from .context import run_hooks, set_flag
+from .hub import Hub
+from .thread_carrier import HOOK_CARRIER, OwnLoop
+from .threads import Lane
+
+__all__ = ("Teller",)
+
+HOOK_THREADS = 32
+"""Threads that `on_cancel` callbacks may occupy on one loop; arbitrary, ample."""
+
+
+class Teller:
+    """Tells the calls of one batch, and looks after them until they have ended."""
+
+    def __init__(self, hub: Hub, cleanup_grace: float) -> None:
+        self._hub = hub
+        self._cleanup_grace = cleanup_grace
+        self._draining: Draining | None = None
+
+    def tell(self, record: CallRecord) -> None:
+        """Ask one running call to stop."""
+        record.told = True
+        set_flag(record)
+        stopper = record.stopper
+        if isinstance(stopper, Stopper):
+            self.drain(stopper)
+        elif isinstance(stopper, OwnLoop):
+            stopper.tell()
+        for request in list(record.loop_requests or ()):
+            request.cut()
+        if record.cancel_hooks:
+            if record.hosted:
+                run_hooks(record)
+            else:
+                self._hook_lane().put(record.batch, [record])
+
+    def drain(self, stopper: Stopper) -> None:
+        """Tell an async call to stop, and again after a pause, until it has."""
+        if self._draining is None:
+            self._draining = Draining(self._hub.backend, self._cleanup_grace)
+        self._draining.add(stopper)
+
+    def ended(self, stopper: Stopper) -> None:
+        """An async call has come to its end, told or not."""
+        if self._draining is not None:
+            self._draining.ended(stopper)
+
+    def _hook_lane(self) -> Lane:
+        # Apart from the runners' lanes: an interrupt must not wait for a
+        # thread that only the interrupted call can free.
+        lane: Lane | None = self._hub.shared.get("hooks")
+        if lane is None:
+            lane = self._hub.shared["hooks"] = Lane(HOOK_THREADS, HOOK_CARRIER)
+        return lane
+
+    @staticmethod
+    def release(records: Iterable[CallRecord]) -> None:
+        """The loop is being ended: nothing of ours may keep that from a tool."""
+        for record in records:
+            if isinstance(record.stopper, Stopper):
+                record.stopper.release()
