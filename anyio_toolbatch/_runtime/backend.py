@@ -43,6 +43,7 @@ __all__ = (
     "current_loop_key",
     "local_of",
     "publishing_context",
+    "unbroken",
     "worker_context",
 )
 
@@ -359,6 +360,7 @@ class _TrioBackend(Backend):
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
         import trio
 
+        _protect_from_breaks()
         self._token = weakref.ref(token)
         self.clock = trio.lowlevel.current_clock().current_time
         self._timers = _TrioTimers()
@@ -628,6 +630,31 @@ class _TrioTimers:
             if function is not None:
                 self._live -= 1
                 function()
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+_unbroken: list[Callable[..., Any]] = []
+
+
+def unbroken(function: F) -> F:
+    """
+    Mark a function that a Ctrl-C must not cut in two.
+
+    trio raises KeyboardInterrupt at any line of the main thread, unless the
+    running code is protected; then the main task has it at its next
+    checkpoint. asyncio's runner cancels the main task instead, and needs no
+    such mark.
+    """
+    _unbroken.append(function)
+    return function
+
+
+@functools.cache
+def _protect_from_breaks() -> None:
+    import trio
+
+    for function in _unbroken:
+        trio.lowlevel.enable_ki_protection(function)
 
 
 # -- which one -------------------------------------------------------------

@@ -37,7 +37,7 @@ from .._model.calls import ToolCall
 from .._model.events import Event
 from .._model.results import LateResult, Reason, Status, ToolResult, text_of_error
 from .._model.tools import Tool, ToolOutput, as_tool
-from .backend import Group, GroupItem, Timer, worker_context
+from .backend import Group, GroupItem, Timer, unbroken, worker_context
 from .cancellation import Outcome
 from .cutting import Cutter
 from .hub import Hub
@@ -95,6 +95,7 @@ class BatchEngine:
 
     # -- calls come in -------------------------------------------------------
 
+    @unbroken
     def submit(self, calls: Iterable[ToolCall], *, seal: bool = False) -> list[CallRecord]:
         """Take calls in; each is settled at once or on its way to its start."""
         if self.sealed:
@@ -117,6 +118,7 @@ class BatchEngine:
             self._check_closed()
         return new
 
+    @unbroken
     def seal(self) -> None:
         self.cutter.handle_requests()
         if not self.sealed:
@@ -485,6 +487,7 @@ class BatchEngine:
     def _on_batch_timeout(self) -> None:
         self.cutter.cut_batch(Status.TIMED_OUT, Reason("batch_timeout"))
 
+    @unbroken
     def detach(self, reason: Reason) -> None:
         """Cut everything now, without a grace, and take no more calls."""
         self.sealed = True
@@ -508,6 +511,7 @@ class BatchEngine:
 
     # -- reading -------------------------------------------------------------
 
+    @unbroken
     def open_reader(self) -> Reader:
         """Start reading the events from the batch's start."""
         reader = self.publisher.open_reader()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._core.record import CallRecord
+from .backend import unbroken
 from .cancellation import Stopper, run_stoppable
 from .context import current
 from .tool_body import body_of
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ("run_on_loop",)
 
 
+@unbroken
 async def run_on_loop(record: CallRecord) -> None:
     """Run one call to its end and tell its batch."""
     batch: BatchEngine = record.batch

@@ -18,6 +18,7 @@ from .._model.events import Event
 from .._model.results import LateResult, Reason, ToolResult
 from .._model.statistics import RunnerStatistics
 from .._model.tools import Tool, check_count, check_seconds, collect_tools
+from .backend import unbroken
 from .batch import (
     BatchContext,
     ToolBatch,
@@ -195,6 +196,7 @@ class ToolRunner:
         options = _checked_batch_options(timeout, interrupt_grace, fail_fast)
         return BatchContext(lambda: self._open_engine(*options), given)
 
+    @unbroken
     def _open_engine(
         self, timeout: float | None, interrupt_grace: float | None, fail_fast: bool
     ) -> BatchEngine:
