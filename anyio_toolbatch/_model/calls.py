@@ -116,7 +116,7 @@ class ToolCall(Frozen):
 def parse_arguments(raw: object) -> tuple[dict[str, Any], str | None]:
     """Return the arguments as a mapping, and why they are none (or None)."""
     if isinstance(raw, Mapping):
-        return _checked_mapping(cast("Mapping[Any, Any]", raw))
+        return _checked_mapping(raw)  # pyright: ignore[reportUnknownArgumentType]
     if not isinstance(raw, str):
         return {}, f"arguments must be an object, not {type(raw).__name__}"
     if not raw or raw.isspace():

@@ -6,6 +6,9 @@ have run, never invites to try a started call again, and holds no clock times,
 so that equal outcomes give equal bytes.
 """
 
+# Arguments are checked at run time, too: not everybody runs a type checker.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import enum
@@ -47,6 +50,9 @@ class Reason(Frozen):
     message: str | None
 
     def __init__(self, kind: str, message: str | None = None) -> None:
+        if not isinstance(kind, str) or not isinstance(message, str | None):
+            msg = "Reason takes a kind and a message, both str (the message may be None)"
+            raise TypeError(msg)
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "message", message)
 
@@ -166,7 +172,12 @@ class ToolResult(Frozen):
 
     @property
     def text(self) -> str:
-        """What to show the model; never raises, and equal outcomes give equal text."""
+        """
+        What to show the model.
+
+        Never raises. Equal outcomes give equal text: no times, no addresses,
+        sets in a fixed order (as far as JSON can show the value).
+        """
         if self.status is Status.COMPLETED:
             return text_of_value(self.value)
         if self.error is not None and self.reason is None and self.started:
@@ -299,6 +310,14 @@ class LateResult(Frozen):
         fill(self, "error", error)
         fill(self, "late_by", late_by)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LateResult):
+            return NotImplemented
+        return all(getattr(self, n) == getattr(other, n) for n in self.__slots__)
+
+    def __hash__(self) -> int:
+        return hash((self.batch_id, self.index))
+
 
 def text_of_value(value: object) -> str:
     """Render a tool's value: a str as it is, else JSON, else `str`; never raises."""
@@ -325,7 +344,7 @@ def text_of_value(value: object) -> str:
 def text_of_error(error: BaseException) -> str:
     """Render an error as ``Type: message``; never raises."""
     try:
-        message = _plain(str(error))
+        message = _ADDRESS.sub("", _plain(str(error)))
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001 - any user class may raise anything here

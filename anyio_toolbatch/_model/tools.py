@@ -9,6 +9,7 @@ import concurrent.futures
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, cast, overload
 
@@ -325,7 +326,11 @@ def _kind_of(func: Callable[..., Any]) -> Kind:
     target: Any = func
     while isinstance(target, functools.partial):
         target = target.func
-    if not (inspect.isroutine(target) or inspect.isclass(target)):
+    if not (
+        inspect.isroutine(target)
+        or inspect.isclass(target)
+        or inspect.iscoroutinefunction(target)  # marked as one, as AsyncMock is
+    ):
         target = target.__call__
     if inspect.iscoroutinefunction(target):
         return "async"
@@ -378,6 +383,14 @@ def _refuse_unavailable(
             raise NotImplementedError(msg)
 
 
+_SIGNATURE_OPTIONS: dict[str, Any] = {}
+if sys.version_info >= (3, 14):
+    import annotationlib
+
+    # Annotations may name what is imported for type checkers only.
+    _SIGNATURE_OPTIONS["annotation_format"] = annotationlib.Format.FORWARDREF
+
+
 class _Binder:
     """
     Checks keyword arguments against a signature.
@@ -394,7 +407,7 @@ class _Binder:
         # None: any name is allowed (**kwargs), or only the slow way can tell.
         self._allowed: frozenset[str] | None = None
         try:
-            self._signature = inspect.signature(func)
+            self._signature = inspect.signature(func, **_SIGNATURE_OPTIONS)
         except (TypeError, ValueError):
             # Some C functions have none: Python itself will check, at the call.
             self._signature = None

@@ -299,6 +299,7 @@ SchedulerMachine.TestCase.settings = settings(
 )
 TestSchedulerMachine = SchedulerMachine.TestCase
 
+
 @given(
     st.lists(plain_lines | blocking_lines | mixed_lines, max_size=4),
     st.integers(1, 3),

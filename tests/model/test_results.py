@@ -708,6 +708,23 @@ def test_text_survives_a_base_exception_out_of_str() -> None:
     assert text != ""
 
 
+class InterruptedWhileShown(Exception):
+    """The user's Ctrl-C may arrive while any line of Python runs, also in here."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    __repr__ = __str__
+
+
+def test_the_users_own_interrupt_is_not_swallowed_by_text() -> None:
+    """KeyboardInterrupt is no answer of the value's: it goes to whom it is meant for."""
+    with pytest.raises(KeyboardInterrupt):
+        completed(InterruptedWhileShown()).text
+    with pytest.raises(KeyboardInterrupt):
+        result(Status.FAILED, error=InterruptedWhileShown()).text
+
+
 def test_text_survives_a_strange_str_out_of_an_error() -> None:
     """`text` never raises: the message is used as a plain str."""
     assert result(Status.FAILED, error=StrangeMessage()).text == "StrangeMessage: message"
@@ -720,9 +737,22 @@ def test_equal_sets_have_equal_texts() -> None:
     assert completed(one).text == completed(other).text
 
 
+def test_sets_are_shown_in_the_order_of_their_texts() -> None:
+    """Neither hashes, which differ from run to run, nor types that don't compare matter."""
+    names = [f"name {number}" for number in range(30)]
+    assert completed(set(names)).text == json.dumps(sorted(names))
+    assert completed({None, "a", 1}).text == '[1, "a", null]'
+    assert completed({"k": frozenset({2, 1})}).text == '{"k": [1, 2]}'
+
+
 @pytest.mark.parametrize(
     "value", [[object()], lambda: None], ids=["inside a list", "function"]
 )
 def test_text_holds_no_addresses(value: Any) -> None:
     """An address would be other bytes at each run."""
     assert not CLOCK.search(completed(value).text)
+
+
+def test_text_of_an_error_holds_no_addresses() -> None:
+    """The same for what a tool raises."""
+    assert not CLOCK.search(result(Status.FAILED, error=ValueError(object())).text)
