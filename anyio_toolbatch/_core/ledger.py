@@ -12,7 +12,7 @@ that cutting 1,000 calls makes two objects, not 1,000.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .._model.results import Reason, Status, ToolResult, make_result
@@ -77,12 +77,13 @@ class Ledger:
         self.results: list[ToolResult | None] = []
         self.unsettled = 0
 
-    def open(self) -> int:
-        """Give the next call its place; return the index."""
-        self.endings.append(None)
-        self.results.append(None)
-        self.unsettled += 1
-        return len(self.endings) - 1
+    def open(self, count: int) -> range:
+        """Give the next calls their places; return the indices."""
+        first = len(self.endings)
+        self.endings.extend([None] * count)
+        self.results.extend([None] * count)
+        self.unsettled += count
+        return range(first, first + count)
 
     def settle(self, index: int, ending: Ending) -> bool:
         """Take the call's ending; False if it has one already, which stays."""
@@ -91,6 +92,15 @@ class Ledger:
         self.endings[index] = ending
         self.unsettled -= 1
         return True
+
+    def settle_many(self, indices: Iterable[int], ending: Ending) -> None:
+        """Give many unsettled calls the same ending."""
+        endings = self.endings
+        count = 0
+        for index in indices:
+            endings[index] = ending
+            count += 1
+        self.unsettled -= count
 
     def is_settled(self, index: int) -> bool:
         return self.endings[index] is not None

@@ -102,9 +102,11 @@ class EventLog:
     __slots__ = ("_dropped", "_progress_at", "_readers", "entries")
 
     def __init__(self) -> None:
+        # Always the same list: whoever writes much holds it.
         self.entries: list[Entry | None] = []
         # Weak: an iterator that was left alone must not be kept by the log.
-        self._readers: WeakSet[Reader] = WeakSet()
+        # Made when first needed: most batches have no reader.
+        self._readers: WeakSet[Reader] | None = None
         self._progress_at: dict[CallRecord, int] = {}
         self._dropped = 0
 
@@ -115,7 +117,7 @@ class EventLog:
         """Enter that the call has a newer report; False if an unread entry shows it."""
         at = self._progress_at.get(record)
         if at is not None:
-            if all(reader.position <= at for reader in self._readers):
+            if all(reader.position <= at for reader in self._readers or ()):
                 return False
             self.entries[at] = None
             self._dropped += 1
@@ -127,6 +129,8 @@ class EventLog:
 
     def open_reader(self) -> Reader:
         reader = Reader(self)
+        if self._readers is None:
+            self._readers = WeakSet()
         self._readers.add(reader)
         return reader
 
@@ -134,11 +138,11 @@ class EventLog:
         kept_before = [0]
         for entry in self.entries:
             kept_before.append(kept_before[-1] + (entry is not None))
-        for reader in self._readers:
+        for reader in self._readers or ():
             reader.position = kept_before[reader.position]
         for record, at in self._progress_at.items():
             self._progress_at[record] = kept_before[at]
-        self.entries = [entry for entry in self.entries if entry is not None]
+        self.entries[:] = [entry for entry in self.entries if entry is not None]
         self._dropped = 0
 
 

@@ -76,8 +76,8 @@ class Stopper:
         self._mark = mark
         # Shielded: on trio, a sibling that corrupts the host's nursery must
         # not reach this call.
-        self._outer = anyio.CancelScope(shield=True)
-        self._inner = anyio.CancelScope()
+        self._outer = backend.scope_class(shield=True)
+        self._inner = backend.scope_class()
         self.told = False
         self.ended = False
         self._unseen = False
@@ -98,7 +98,7 @@ class Stopper:
         self._unseen = True
         if not self.told:
             self.told = True
-            self._outer.cancel(self._mark)
+            self._outer.cancel(reason=self._mark)
         else:
             self._inner.shield = False
 
@@ -180,7 +180,14 @@ async def run_stoppable(stopper: Stopper, body: Callable[[], Any]) -> Outcome:
         with stopper._outer, stopper._inner:
             value = body()
             if isinstance(value, Coroutine):
-                value = await _drive(stopper, value)
+                # The first step here: many tools need no other.
+                coroutine = value
+                try:
+                    yielded = coroutine.send(None)
+                except StopIteration as end:
+                    value = end.value
+                else:
+                    value = await _drive(stopper, coroutine, yielded)
             through = True
     except BaseException as exc:  # noqa: BLE001 - contained here, whatever it is
         # A tool may answer our cancellation with a bare one of its own.
@@ -194,12 +201,30 @@ async def run_stoppable(stopper: Stopper, body: Callable[[], Any]) -> Outcome:
 
 
 @types.coroutine
-def _drive(stopper: Stopper, coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Run `coroutine` as ``await`` would, and let the stopper see what passes."""
+def _drive(
+    stopper: Stopper, coroutine: Coroutine[Any, Any, Any], yielded: Any
+) -> Generator[Any, Any, Any]:
+    """
+    Run `coroutine` on as ``await`` would, and let the stopper see what passes.
+
+    Args:
+        stopper: Of this call.
+        coroutine: Has made its first step,
+        yielded: and waits for this.
+    """
     send = coroutine.send
     sent: Any = None
     thrown: BaseException | None = None
     while True:
+        if stopper.told:
+            stopper.waiting(yielded)
+        try:
+            sent = yield yielded
+        except GeneratorExit:
+            coroutine.close()
+            raise
+        except BaseException as exc:  # noqa: BLE001 - handed to the tool
+            thrown = exc
         if stopper.told:
             stopper.entering(sent, thrown)
         try:
@@ -215,15 +240,6 @@ def _drive(stopper: Stopper, coroutine: Coroutine[Any, Any, Any]) -> Generator[A
         except StopIteration as end:
             return end.value
         sent = None
-        if stopper.told:
-            stopper.waiting(yielded)
-        try:
-            sent = yield yielded
-        except GeneratorExit:
-            coroutine.close()
-            raise
-        except BaseException as exc:  # noqa: BLE001 - handed to the tool
-            thrown = exc
 
 
 class Draining:

@@ -20,7 +20,6 @@ On the loop's thread, but for `request`.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -42,6 +41,8 @@ STOPS_KEPT_CALLS = frozenset({"call_cancelled", "call_timeout"})
 class Cutter:
     """Cuts the calls of one batch."""
 
+    __slots__ = ("_engine", "_graces", "_requests", "grace", "reason", "status")
+
     def __init__(self, engine: BatchEngine, grace: float) -> None:
         self._engine = engine
         self.grace = grace
@@ -49,7 +50,7 @@ class Cutter:
         self.reason: Reason | None = None
         """Why the whole batch was cut: the first reason, which stays."""
         self.status = Status.INTERRUPTED
-        self._requests: deque[tuple[str | None, float | None]] = deque()
+        self._requests: list[tuple[str | None, float | None]] = []
         self._graces: list[tuple[float, Timer, list[CallRecord]]] = []
 
     # -- the whole batch ---------------------------------------------------
@@ -62,7 +63,7 @@ class Cutter:
     def handle_requests(self) -> None:
         """Do what has been asked for; cheap where nothing has."""
         while self._requests:
-            message, grace = self._requests.popleft()
+            message, grace = self._requests.pop(0)
             self.cut_batch(Status.INTERRUPTED, Reason("user_interrupt", message), grace=grace)
 
     def cut_batch(self, status: Status, reason: Reason, *, grace: float | None = None) -> None:
@@ -166,8 +167,6 @@ class Cutter:
         engine.publisher.hold()  # until the awaiting code has run
         now = engine.hub.clock()
         gone: list[CallRecord] = []
-        freed_threads = 0
-        shared: Ending | None = None
         for record in records:
             if engine.is_settled(record):
                 continue
@@ -180,28 +179,33 @@ class Cutter:
                     continue
                 # Between thread and loop: `land_awaitable` will find it settled.
                 record.hosted = True
-            if not record.hosted:
-                freed_threads += 1
-            state.account.enter(record, now)
-            state.release(record)
             gone.append(record)
-            if (
-                shared is None
-                or shared.reason is not record.cut_reason
-                or record.has_partial
-                or record.tool.on_interrupt == "keep"
-            ):
-                ending = self.ending(record, now, detached=True)
-                if ending.partial is None and not ending.kept:
-                    shared = ending
-            else:
-                ending = shared
-            engine.settle(record, ending)
+        state.account.enter(gone, now)
+        if state.scheduler is not None:
+            for record in gone:
+                state.release(record)
+        self._settle_as_cut(gone, now)
         # The awaiting code is awake; the rest waits for its turn behind it.
+        freed_threads = sum(not record.hosted for record in gone)
         if freed_threads:
             state.lane.abandon(freed_threads)
         engine.hub.run_in_slices(self._tell(gone))
         state.grant()
+
+    def _settle_as_cut(self, records: list[CallRecord], at: float) -> None:
+        """Settle calls as cut; those that differ in nothing share one ending."""
+        alike: dict[Reason | None, list[CallRecord]] = {}
+        for record in records:
+            if record.has_partial or record.tool.on_interrupt == "keep":
+                self._engine.settle(record, self.ending(record, at, detached=True))
+            else:
+                same = alike.get(record.cut_reason)
+                if same is None:
+                    alike[record.cut_reason] = [record]
+                else:
+                    same.append(record)
+        for same in alike.values():
+            self._engine.settle_many(same, self.ending(same[0], at, detached=True))
 
     def ending(self, record: CallRecord, at: float, *, detached: bool) -> Ending:
         """Make the ending of a call that had started when it was cut."""

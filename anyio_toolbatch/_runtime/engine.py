@@ -104,16 +104,16 @@ class BatchEngine:
         self.cutter.handle_requests()
         now = self.hub.clock()
         new = [CallRecord(self, call, now) for call in calls]
-        open_place = self.ledger.open
-        for record in new:
-            record.index = open_place()
+        for record, index in zip(new, self.ledger.open(len(new)), strict=True):
+            record.index = index
         self.records.extend(new)
+        self._submitters = worker_context()
         # Only now: a call that settles at once must not close a batch whose
         # later calls have no place in the ledger yet.
         self.sealed = seal
         ready = [record for record in new if self._prepare(record)]
         if ready:
-            self.state.admit(ready)
+            self.state.admit(self, ready)
         if not new and seal:
             self._check_closed()
         return new
@@ -160,7 +160,7 @@ class BatchEngine:
                 return False
         else:
             record.hosted = True
-        record.context = worker_context()
+        record.context = self._submitters.copy()
         return True
 
     def _unknown(self, name: str) -> UnknownToolError:
@@ -184,6 +184,16 @@ class BatchEngine:
 
     # -- calls start ---------------------------------------------------------
 
+    def start(self, records: list[CallRecord]) -> None:
+        """Hand calls to their carriers; those for threads in one go."""
+        blocking = [record for record in records if not record.hosted]
+        if blocking:
+            self.state.lane.put(self, blocking)
+        if len(blocking) < len(records):
+            for record in records:
+                if record.hosted:
+                    self.start_on_loop(record)
+
     def start_on_loop(self, record: CallRecord) -> None:
         """Start a call as a task of the host, which is made if there is none."""
         if self.ledger.is_settled(record.index):
@@ -194,12 +204,9 @@ class BatchEngine:
         if self._group is None or not self._group.spawn(*item):
             self._group = self.hub.backend.start_group(
                 item,
-                on_stray=self._task_gone,
+                on_end=self._task_gone,
                 on_teardown=lambda: Teller.release(self.records),
             )
-
-    def start_in_threads(self, records: list[CallRecord]) -> None:
-        self.state.lane.put(self, records)
 
     def run_for_thread(
         self, record: CallRecord, function: Callable[[], Coroutine[Any, Any, None]]
@@ -245,7 +252,7 @@ class BatchEngine:
 
     def land(self, record: CallRecord) -> None:
         """A worker has ended a call in time."""
-        if not self.ledger.is_settled(record.index):
+        if self.ledger.endings[record.index] is None:
             self.take_end(record)
             self._after_settling(record)
         # else: a cut found it finished before this message was read
@@ -413,25 +420,52 @@ class BatchEngine:
             record.timer = None
         # Before anybody hears of it: from here on there is nothing to interrupt.
         is_last = self._is_over()
+        publisher = self.publisher
         if ending.started and not record.start_told:
             record.start_told = True
-            self.publisher.add(Kind.CALL_STARTED, record)
+            publisher.entries.append((Kind.CALL_STARTED, record, None))
         if record.items is not None and ending.at is None:
-            self.publisher.add_items(record)
-        self.publisher.add(Kind.CALL_SETTLED, record)
+            publisher.add_items(record)
+        publisher.entries.append((Kind.CALL_SETTLED, record, None))
+        if publisher.is_heard:
+            publisher.tell()
         self.waits.settled(record)
         if is_last:
             self._close()
         return True
 
+    def settle_many(self, records: list[CallRecord], ending: Ending) -> None:
+        """
+        Give many running calls the same ending, at a fraction of the cost.
+
+        For the calls of a cut that have published nothing and have no ending.
+        """
+        self.ledger.settle_many([record.index for record in records], ending)
+        is_last = self._is_over()
+        entries = self.publisher.entries
+        for record in records:
+            if record.timer is not None:
+                record.timer.cancel()
+                record.timer = None
+            if not record.start_told:
+                record.start_told = True
+                entries.append((Kind.CALL_STARTED, record, None))
+            entries.append((Kind.CALL_SETTLED, record, None))
+        if self.publisher.is_heard:
+            self.publisher.tell()
+        self.waits.settled_many()
+        if is_last:
+            self._close()
+
     def _after_settling(self, record: CallRecord) -> None:
         """Give the call's place to the next."""
-        self.state.release(record)
-        self.state.grant()
+        if self.state.scheduler is not None:
+            self.state.release(record)
+            self.state.grant()
 
     def _is_over(self) -> bool:
         """Mark the batch as closed if nothing can happen in it any more."""
-        if not self.sealed or self.ledger.unsettled or self.closed:
+        if self.ledger.unsettled or not self.sealed or self.closed:
             return False
         # Whoever was told "there was something to interrupt" finds it so.
         self.cutter.handle_requests()

@@ -33,6 +33,23 @@ logger = logging.getLogger("anyio_toolbatch.runtime")
 class Publisher:
     """The log of one batch, and those who listen."""
 
+    __slots__ = (
+        "_batch_id",
+        "_context",
+        "_hub",
+        "_is_held",
+        "_is_over",
+        "_ledger",
+        "_log",
+        "_observed",
+        "_observers",
+        "_on_late",
+        "_readers_waiting",
+        "entries",
+        "is_heard",
+        "wants_starts",
+    )
+
     def __init__(
         self,
         batch_id: str,
@@ -47,6 +64,8 @@ class Publisher:
         self._hub = hub
         self._ledger = ledger
         self._log = EventLog()
+        self.entries = self._log.entries
+        """The log's own list, for who enters much at once; `tell` afterwards."""
         self._observers = observers
         self._on_late = on_late
         self._context: contextvars.Context | None = None
@@ -56,6 +75,8 @@ class Publisher:
         self._is_held = False
         self._is_over = False
         self._readers_waiting: list[Waiter] = []
+        self.is_heard = self._observed is not None
+        """Whether there is any sense in `tell`."""
 
     # -- what happens ------------------------------------------------------
 
@@ -64,8 +85,8 @@ class Publisher:
         self._log.add(kind, subject, item)
         if kind is Kind.BATCH_SETTLED:
             self._is_over = True
-        if self._observed is not None or self._readers_waiting:
-            self._tell()
+        if self.is_heard:
+            self.tell()
 
     def add_items(self, record: CallRecord) -> None:
         """Enter the items of a generator that have not been entered yet."""
@@ -91,7 +112,7 @@ class Publisher:
         record.progress_posted = False
         # The fence: nothing of a call is published after its end.
         if not self._ledger.is_settled(record.index) and self._log.add_progress(record):
-            self._tell()
+            self.tell()
 
     def add_late(self, late: LateResult) -> None:
         """Hand out a late result, once the call's own end has been told."""
@@ -126,7 +147,8 @@ class Publisher:
             self._observe_next(reader)
             yield
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Let those who listen hear what is new in the log."""
         reader = self._observed
         if reader is not None and not self._is_held:
             while not reader.has_read_all:
@@ -156,7 +178,7 @@ class Publisher:
 
     def open_reader(self) -> Reader:
         """Start reading from the batch's start."""
-        self.wants_starts = True
+        self.wants_starts = self.is_heard = True
         return self._log.open_reader()
 
     async def next_event(self, reader: Reader) -> Event | None:

@@ -17,7 +17,7 @@ set before the loop's look; so one of the two strikes it out in every order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._core.record import CallRecord
 from .._core.scheduler import Scheduler
@@ -40,22 +40,23 @@ class DetachedAccount:
     def __init__(self) -> None:
         self._threads: dict[CallRecord, float] = {}
         self._tasks: dict[CallRecord, float] = {}
+        self.threads = self._threads.keys()
+        """The calls that occupy threads."""
 
-    def enter(self, record: CallRecord, since: float) -> None:
-        table = self._tasks if record.hosted else self._threads
-        table[record] = since
-        if record.ended:
-            table.pop(record, None)
+    def enter(self, records: list[CallRecord], since: float) -> None:
+        threads = [record for record in records if not record.hosted]
+        self._threads.update(dict.fromkeys(threads, since))
+        if len(threads) < len(records):
+            self._tasks.update({r: since for r in records if r.hosted})
+        for record in records:
+            if record.ended:
+                self.strike(record)
 
     def strike(self, record: CallRecord) -> None:
         """Take out a call that has ended; `record.ended` must be set. Any thread."""
         if self._threads or self._tasks:
             self._threads.pop(record, None)
             self._tasks.pop(record, None)
-
-    @property
-    def threads(self) -> int:
-        return len(self._threads)
 
     def __len__(self) -> int:
         return len(self._threads) + len(self._tasks)
@@ -108,14 +109,14 @@ class LoopState:
 
     # -- starting ----------------------------------------------------------
 
-    def admit(self, records: list[CallRecord]) -> None:
-        """Bring calls to their start, or into line for it."""
+    def admit(self, batch: BatchEngine, records: list[CallRecord]) -> None:
+        """Bring calls of one batch to their start, or into line for it."""
         scheduler = self.scheduler
         if scheduler is None:
-            _start(records)
+            batch.start(records)
             return
         for record in records:
-            scheduler.add(record.batch, record, needs_thread=record.tool.carrier == "thread")
+            scheduler.add(batch, record, needs_thread=not record.hosted)
         self.grant()
 
     def grant(self) -> None:
@@ -134,7 +135,7 @@ class LoopState:
                 if record.batch.is_settled(record):  # cancelled while it waited
                     scheduler.release(record)
                 else:
-                    _start([record])
+                    record.batch.start([record])
         finally:
             self._granting = False
 
@@ -154,7 +155,7 @@ class LoopState:
     @property
     def is_full(self) -> bool:
         """No further blocking call may start: too many were let go and still run."""
-        return self.account.threads >= self.max_detached
+        return len(self.account.threads) >= self.max_detached
 
     def tell_detached_waiters(self) -> None:
         if self._detached_waiters and not len(self.account):
@@ -176,15 +177,3 @@ class LoopState:
         flushed = self.hub.backend.waiter()
         self.hub.post(lambda waiter: waiter.set(), flushed)
         await flushed.wait()
-
-
-def _start(records: list[CallRecord]) -> None:
-    """Hand calls to their carriers; those for threads in one go."""
-    blocking: dict[Any, list[CallRecord]] = {}
-    for record in records:
-        if record.tool.carrier == "thread":
-            blocking.setdefault(record.batch, []).append(record)
-        else:
-            record.batch.start_on_loop(record)
-    for batch, jobs in blocking.items():
-        batch.start_in_threads(jobs)

@@ -26,6 +26,8 @@ HOOK_THREADS = 32
 class Teller:
     """Tells the calls of one batch, and looks after them until they have ended."""
 
+    __slots__ = ("_cleanup_grace", "_draining", "_hub")
+
     def __init__(self, hub: Hub, cleanup_grace: float) -> None:
         self._hub = hub
         self._cleanup_grace = cleanup_grace

@@ -36,7 +36,8 @@ class _ThreadCarrier:
         # that is on its way takes it, and knows that the tool never ran.
         if batch.halted or record.halted:
             return True
-        if batch.state.is_full:
+        state = batch.state
+        if len(state.account.threads) >= state.max_detached:
             record.landing = batch.land_refused
             return True
         try:
@@ -95,10 +96,10 @@ class _ThreadCarrier:
         if landing is not None:
             batch: BatchEngine = record.batch
             batch.hub.post(landing, record)
-            # After the post: whoever finds the account empty knows that all
-            # late ends are in the mailbox. For the loop it does the same
-            # again, if it still can.
-            batch.state.account.strike(record)
+            if record.halted:
+                # After the post: whoever finds the account empty knows that
+                # all late ends are in the mailbox.
+                batch.state.account.strike(record)
 
     def thread_failed(self, record: CallRecord, error: BaseException) -> None:
         record.batch.hub.post(record.batch.land_thread_failed, (record, error))

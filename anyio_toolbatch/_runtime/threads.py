@@ -162,7 +162,10 @@ class Lane:
                 self._turns.append(batch)
             else:
                 line.extend(jobs)
-        self._grow()
+            if self.attached >= self.limit:
+                return
+            self.attached += 1
+        self._bring()
 
     def forget(self, batch: Hashable) -> None:
         """Drop the jobs of a batch that still wait; those under way go on."""
@@ -217,6 +220,10 @@ class Lane:
             if not self._turns or self.attached >= self.limit:
                 return
             self.attached += 1
+        self._bring()
+
+    def _bring(self) -> None:
+        """Bring in the thread whose place has been taken."""
         try:
             _bring_thread(self)
         except Exception as exc:  # noqa: BLE001 - whatever a thread start may raise

@@ -30,6 +30,8 @@ class _Wait:
 class Waits:
     """The waits of one batch."""
 
+    __slots__ = ("_backend", "_for_many", "_for_one", "_ledger")
+
     def __init__(self, backend: Backend, ledger: Ledger) -> None:
         self._backend = backend
         self._ledger = ledger
@@ -46,6 +48,16 @@ class Waits:
                 wait.remaining -= 1
                 if not wait.remaining:
                     wait.waiter.set()
+
+    def settled_many(self) -> None:
+        """The same after many calls have been settled at once."""
+        for record in [r for r in self._for_one if self._ledger.is_settled(r.index)]:
+            for waiter in self._for_one.pop(record):
+                waiter.set()
+        for wait in self._for_many:
+            wait.remaining = self._ledger.count_unsettled(wait.limit)
+            if not wait.remaining:
+                wait.waiter.set()
 
     async def for_first(self, limit: int) -> None:
         """Park until the first `limit` calls are settled."""

@@ -42,7 +42,7 @@ def cut_ending(*, started: bool = True, **more: Any) -> Ending:
 def test_first_ending_wins() -> None:
     """P1: a second ending is refused and changes nothing."""
     ledger = Ledger()
-    record = make_record(ledger.open())
+    record = make_record(ledger.open(1)[0])
     first, second = cut_ending(detached=True), COMPLETED
     assert ledger.settle(0, first) is True
     assert ledger.settle(0, second) is False
@@ -55,7 +55,7 @@ def test_first_ending_wins() -> None:
 def test_no_result_before_the_ending() -> None:
     """P1: an unsettled call has no result, and reading does not settle it."""
     ledger = Ledger()
-    record = make_record(ledger.open())
+    record = make_record(ledger.open(1)[0])
     assert ledger.result(record) is None
     assert not ledger.is_settled(0)
     assert ledger.settle(0, COMPLETED) is True
@@ -65,7 +65,7 @@ def test_no_result_before_the_ending() -> None:
 def test_places_are_given_in_call_order() -> None:
     """P1: a call's index is its place, whatever ends first."""
     ledger = Ledger()
-    assert [ledger.open() for _ in range(4)] == [0, 1, 2, 3]
+    assert [list(ledger.open(n)) for n in (1, 0, 2, 1)] == [[0], [], [1, 2], [3]]
     ledger.settle(2, COMPLETED)
     ledger.settle(0, COMPLETED)
     assert list(ledger.unsettled_indices()) == [1, 3]
@@ -146,7 +146,7 @@ def test_partial_of_an_ended_call_is_a_copy_of_its_items(ending: Ending) -> None
 def test_result_is_made_once() -> None:
     """P5: what has been read stays as it was read."""
     ledger = Ledger()
-    record = make_record(ledger.open())
+    record = make_record(ledger.open(1)[0])
     record.value = "first"
     ledger.settle(0, COMPLETED)
     first = ledger.result(record)
@@ -227,7 +227,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def open(self) -> None:
-        record = make_record(self.ledger.open())
+        record = make_record(self.ledger.open(1)[0])
         assert record.index == len(self.records)
         self.records.append(record)
 
