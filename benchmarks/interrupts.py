@@ -109,7 +109,7 @@ async def _cancel_group(calls: Parked) -> float:
     async def in_thread() -> None:
         await anyio.to_thread.run_sync(calls.block, abandon_on_cancel=True, limiter=limiter)
 
-    function = calls._sleep if calls.kind == "async" else in_thread
+    function = calls.sleep if calls.kind == "async" else in_thread
     async with anyio.create_task_group() as outside:
         async with anyio.create_task_group() as group:
             calls.interrupt_soon(outside, "loop", stopwatch, group.cancel_scope.cancel)

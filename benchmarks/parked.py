@@ -45,7 +45,7 @@ class Parked:
         self.kind = kind
         self.count = count
         self.calls = [ToolCall(str(number), "park") for number in range(count)]
-        function = self._sleep if kind == "async" else self.block
+        function = self.sleep if kind == "async" else self.block
         self.runner = ToolRunner(
             [Tool(function, name="park")], max_threads=count, max_detached=2 * count
         )
@@ -53,7 +53,7 @@ class Parked:
         self._ended: list[None] = []
         self._gate = threading.Event()
 
-    async def _sleep(self) -> None:
+    async def sleep(self) -> None:
         self._started.append(None)
         try:
             await anyio.sleep_forever()

@@ -50,9 +50,7 @@ class Report:
     def all_ok(self) -> bool:
         return all(figure.ok for figure in self._figures)
 
-    def table(
-        self, title: str, head: Sequence[str], rows: Sequence[Sequence[str]]
-    ) -> None:
+    def table(self, title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table; the first column stands left, the others right."""
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         print(f"\n{title}")

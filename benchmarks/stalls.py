@@ -64,26 +64,23 @@ async def measure(backend: str, quick: bool, report: Report) -> None:
 
 async def _longest_gap(calls: Parked, *, interrupts: bool) -> float:
     ticker = _Ticker()
-    stopwatch = Stopwatch()
     async with anyio.create_task_group() as group:
         async with calls.runner.open_batch(calls.calls) as batch:
-            if not interrupts:
-                await calls.all_run()
-                group.start_soon(ticker.run)
-                await anyio.sleep(WATCHED_SECONDS)
-                ticker.stop()
-            else:
+            if interrupts:
 
                 def strike() -> None:
                     group.start_soon(ticker.run)
                     batch.interrupt()
 
-                calls.interrupt_soon(group, "loop", stopwatch, strike)
-                await batch.wait()
-                await _told(calls)
+                calls.interrupt_soon(group, "loop", Stopwatch(), strike)
+            else:
+                await calls.all_run()
+                group.start_soon(ticker.run)
+                await anyio.sleep(WATCHED_SECONDS)
                 ticker.stop()
-            if not interrupts:
                 batch.interrupt()
+        await _told(calls)
+        ticker.stop()
     return ticker.longest
 
 

@@ -50,5 +50,5 @@ nitpick_ignore_regex = [
     (r"py:.*", "|".join(name for name in dir(builtins) if name[0] != "_")),
     (r"py:.*", r"(anyio|trio|typing_extensions)(\..+)?"),
     # Type variables are no objects of their own: T, T_Retval, PosArgsT, P.args.
-    (r"py:.*", r"(\w+\.)*([A-Z]|T_\w+|[A-Z]\w*T|P\.(kw)?args)"),
+    (r"py:.*", r"(\w+\.)*([A-Z]|Ts|T_\w+|[A-Z]\w*T|P\.(kw)?args)"),
 ]

@@ -248,7 +248,7 @@ def collect_tools(tools: object) -> dict[str, Tool]:
     Return the tools by name.
 
     Args:
-        tools: `Tool`s or plain callables, or a mapping name → either.
+        tools: `Tool` objects or plain callables, or a mapping name → either.
 
     Raises:
         TypeError: An item is neither, or `tools` is no collection.

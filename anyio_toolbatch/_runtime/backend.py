@@ -272,7 +272,7 @@ class _AsyncioGroup:
             self._ended = self._loop.create_future()
             try:
                 await self._ended
-            except asyncio.CancelledError:  # noqa: PERF203
+            except asyncio.CancelledError:
                 for task in list(self._arguments):
                     task.cancel()
 

@@ -52,7 +52,7 @@ class CallHandle:
             message: Why; goes into the result's reason.
 
         Returns:
-            Whether there was something to cut: False if the call is settled
+            True if there was something to cut; False if the call is settled
             or has been asked to stop before.
 
         Threads:

@@ -112,7 +112,7 @@ class CallContext:
 
     @property
     def cancelled(self) -> CancelFlag:
-        """Whether the call is to stop: ``is_set()``, ``wait(timeout)``."""
+        """Tells whether the call is to stop, by ``is_set()`` or ``wait(timeout)``."""
         return flag_of(self._record)
 
     def __repr__(self) -> str:

@@ -48,7 +48,7 @@ class ToolRunner:
     block closes it.
 
     Args:
-        tools: `Tool`s or plain callables, or a mapping name → either.
+        tools: `Tool` objects or plain callables, or a mapping name → either.
         max_concurrency: How many calls may run at once; None for no limit.
         max_threads: How many worker threads may run blocking calls at once.
             A call that was let go does not count: its place is free.
