@@ -12,8 +12,7 @@ that cutting 1,000 calls makes two objects, not 1,000.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from .._model.results import Reason, Status, ToolResult, make_result
 from .record import CallRecord
@@ -93,14 +92,12 @@ class Ledger:
         self.unsettled -= 1
         return True
 
-    def settle_many(self, indices: Iterable[int], ending: Ending) -> None:
+    def settle_many(self, records: list[CallRecord], ending: Ending) -> None:
         """Give many unsettled calls the same ending."""
         endings = self.endings
-        count = 0
-        for index in indices:
-            endings[index] = ending
-            count += 1
-        self.unsettled -= count
+        for record in records:
+            endings[record.index] = ending
+        self.unsettled -= len(records)
 
     def is_settled(self, index: int) -> bool:
         return self.endings[index] is not None
@@ -121,9 +118,16 @@ class Ledger:
             return self.unsettled
         return self.endings[:limit].count(None)
 
-    def unsettled_indices(self) -> Iterator[int]:
-        """Give the places without an ending, in call order."""
-        return (i for i, ending in enumerate(self.endings) if ending is None)
+    def all_results(self, records: list[CallRecord]) -> list[ToolResult]:
+        """Return the results of all calls, each of which must be settled."""
+        made = self.results
+        for record in records:
+            index = record.index
+            if made[index] is None:
+                ending = self.endings[index]
+                assert ending is not None, "not settled"
+                made[index] = result_of(record, ending)
+        return cast("list[ToolResult]", made.copy())
 
 
 def result_of(record: CallRecord, ending: Ending) -> ToolResult:

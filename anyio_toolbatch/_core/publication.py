@@ -15,6 +15,7 @@ dropped, so that it does not grow with the number of reports.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakSet
 
@@ -42,12 +43,17 @@ class Kind(enum.Enum):
     PROGRESS = enum.auto()
     OUTPUT = enum.auto()
     CALL_SETTLED = enum.auto()
+    MANY_SETTLED = enum.auto()
+    """Calls that were cut together: one entry, however many; a reader unfolds it."""
     INTERRUPTED = enum.auto()
     BATCH_SETTLED = enum.auto()
 
 
 Entry = tuple[Kind, Any, Any]
-"""Kind; a record, a reason or None; and an output item or None."""
+"""
+Kind; its subject: a record, some, a reason or None; and an output item, the
+calls among them whose start is to be told, or None.
+"""
 
 
 def to_event(batch_id: str, ledger: Ledger, entry: Entry) -> Event:
@@ -70,30 +76,51 @@ def to_event(batch_id: str, ledger: Ledger, entry: Entry) -> Event:
             return BatchStarted(batch_id)
         case Kind.BATCH_SETTLED:
             return BatchSettled(batch_id)
+        case Kind.MANY_SETTLED:
+            msg = "a reader unfolds this entry"
+            raise AssertionError(msg)
 
 
 class Reader:
     """A position in the log."""
 
-    __slots__ = ("__weakref__", "_log", "position")
+    __slots__ = ("__weakref__", "_log", "_unfolded", "position")
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
+        self._unfolded: Iterator[Entry] | None = None
         self.position = 0
 
     def next(self) -> Entry | None:
         """Return the next entry; None if there is none yet."""
         entries = self._log.entries
-        while self.position < len(entries):
+        while True:
+            if self._unfolded is not None:
+                entry = next(self._unfolded, None)
+                if entry is not None:
+                    return entry
+                self._unfolded = None
+            if self.position >= len(entries):
+                return None
             entry = entries[self.position]
             self.position += 1
             if entry is not None:
-                return entry
-        return None
+                if entry[0] is not Kind.MANY_SETTLED:
+                    return entry
+                self._unfolded = _unfold(entry)
 
     @property
     def has_read_all(self) -> bool:
-        return self.position >= len(self._log.entries)
+        return self._unfolded is None and self.position >= len(self._log.entries)
+
+
+def _unfold(entry: Entry) -> Iterator[Entry]:
+    """Give the entries of calls that were settled together, in call order."""
+    _, records, starts_to_tell = entry
+    for record in records:
+        if record in starts_to_tell:
+            yield (Kind.CALL_STARTED, record, None)
+        yield (Kind.CALL_SETTLED, record, None)
 
 
 class EventLog:

@@ -126,11 +126,6 @@ class CallRecord:
         return None if self.items is None else list(self.items)
 
     @property
-    def has_partial(self) -> bool:
-        """The tool has published something."""
-        return self.items is not None or self.kept_partial is not UNSET
-
-    @property
     def is_waiting(self) -> bool:
         """Not started, as far as the tickets tell."""
         return bool(self.start_ticket)

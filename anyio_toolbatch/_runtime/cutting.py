@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from .._core.ledger import Ending
 from .._core.publication import Kind
-from .._core.record import CallRecord
+from .._core.record import UNSET, CallRecord
 from .._model.results import Reason, Status
 from .backend import Timer
 
@@ -166,9 +166,13 @@ class Cutter:
         state = engine.state
         engine.publisher.hold()  # until the awaiting code has run
         now = engine.hub.clock()
+        # One pass, written flat: the user is waiting for its end.
+        endings = engine.ledger.endings
         gone: list[CallRecord] = []
+        alike: list[CallRecord] = []  # differ in nothing, and share one ending
+        reason = records[0].cut_reason if records else None
         for record in records:
-            if engine.is_settled(record):
+            if endings[record.index] is not None:
                 continue
             try:
                 record.end_ticket.pop()
@@ -180,32 +184,29 @@ class Cutter:
                 # Between thread and loop: `land_awaitable` will find it settled.
                 record.hosted = True
             gone.append(record)
+            if (
+                record.kept_partial is UNSET
+                and record.items is None
+                and record.cut_reason is reason
+                and record.tool.on_interrupt == "cancel"
+            ):
+                alike.append(record)
         state.account.enter(gone, now)
         if state.scheduler is not None:
             for record in gone:
                 state.release(record)
-        self._settle_as_cut(gone, now)
+        if alike:
+            engine.settle_many(alike, self.ending(alike[0], now, detached=True))
+        if len(alike) < len(gone):
+            for record in gone:
+                if endings[record.index] is None:
+                    engine.settle(record, self.ending(record, now, detached=True))
         # The awaiting code is awake; the rest waits for its turn behind it.
         freed_threads = sum(not record.hosted for record in gone)
         if freed_threads:
             state.lane.abandon(freed_threads)
         engine.hub.run_in_slices(self._tell(gone))
         state.grant()
-
-    def _settle_as_cut(self, records: list[CallRecord], at: float) -> None:
-        """Settle calls as cut; those that differ in nothing share one ending."""
-        alike: dict[Reason | None, list[CallRecord]] = {}
-        for record in records:
-            if record.has_partial or record.tool.on_interrupt == "keep":
-                self._engine.settle(record, self.ending(record, at, detached=True))
-            else:
-                same = alike.get(record.cut_reason)
-                if same is None:
-                    alike[record.cut_reason] = [record]
-                else:
-                    same.append(record)
-        for same in alike.values():
-            self._engine.settle_many(same, self.ending(same[0], at, detached=True))
 
     def ending(self, record: CallRecord, at: float, *, detached: bool) -> Ending:
         """Make the ending of a call that had started when it was cut."""

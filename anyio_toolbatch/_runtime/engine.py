@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from .._core.ledger import COMPLETED, COMPLETED_WITH_ERROR, FAILED, Ending, Ledger
 from .._core.publication import Kind, Reader
@@ -440,19 +440,15 @@ class BatchEngine:
 
         For the calls of a cut that have published nothing and have no ending.
         """
-        self.ledger.settle_many([record.index for record in records], ending)
+        self.ledger.settle_many(records, ending)
         is_last = self._is_over()
-        entries = self.publisher.entries
-        for record in records:
-            if record.timer is not None:
-                record.timer.cancel()
-                record.timer = None
-            if not record.start_told:
-                record.start_told = True
-                entries.append((Kind.CALL_STARTED, record, None))
-            entries.append((Kind.CALL_SETTLED, record, None))
-        if self.publisher.is_heard:
-            self.publisher.tell()
+        for record in [record for record in records if record.timer is not None]:
+            record.timer.cancel()
+            record.timer = None
+        untold = {record for record in records if not record.start_told}
+        for record in untold:
+            record.start_told = True
+        self.publisher.add(Kind.MANY_SETTLED, records, untold)
         self.waits.settled_many()
         if is_last:
             self._close()
@@ -558,8 +554,8 @@ class BatchEngine:
 
     def unsettled(self) -> list[CallRecord]:
         """Return the calls without an ending, in call order."""
-        records = self.records
-        return [records[index] for index in self.ledger.unsettled_indices()]
+        pairs = zip(self.records, self.ledger.endings, strict=True)
+        return [record for record, ending in pairs if ending is None]
 
     def results(self) -> list[ToolResult]:
         if not self.sealed:
@@ -568,8 +564,7 @@ class BatchEngine:
         if self.ledger.unsettled:
             msg = f"{self.ledger.unsettled} calls of batch {self.id} have no result yet"
             raise BatchNotSettledError(msg)
-        result_of = self.ledger.result
-        return [cast("ToolResult", result_of(record)) for record in self.records]
+        return self.ledger.all_results(self.records)
 
     def snapshot(self) -> list[ToolResult | None]:
         return [self.ledger.result(record) for record in list(self.records)]

@@ -261,7 +261,31 @@ def test_settled_entry_shows_the_ledgers_own_result() -> None:
 def test_every_kind_has_an_event() -> None:
     """A kind that is added later must be given its event."""
     covered = {entry[0] for entry, _ in events_of_each_kind()} | {Kind.CALL_SETTLED}
-    assert covered == set(Kind)
+    assert covered == set(Kind) - {Kind.MANY_SETTLED}
+
+
+def test_calls_that_were_cut_together_are_unfolded() -> None:
+    """§3.4: a reader sees a start, where it is news, and an end for each of many calls."""
+    log = EventLog()
+    one, two = make_record(0), make_record(1)
+    log.add(Kind.CALL_STARTED, one)
+    log.add(Kind.MANY_SETTLED, [one, two], {two})
+    log.add(Kind.BATCH_SETTLED)
+    early, late = log.open_reader(), log.open_reader()
+    assert [early.next() for _ in range(3)] == [
+        (Kind.CALL_STARTED, one, None),
+        (Kind.CALL_SETTLED, one, None),
+        (Kind.CALL_STARTED, two, None),
+    ]
+    assert not early.has_read_all
+    rest = [(Kind.CALL_SETTLED, two, None), (Kind.BATCH_SETTLED, None, None)]
+    assert [early.next(), early.next(), early.next()] == [*rest, None]
+    assert early.has_read_all
+    seen = []
+    while (entry := late.next()) is not None:
+        seen.append(entry)
+    assert len(seen) == 5
+    assert seen[-2:] == rest
 
 
 class Seen:
