@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import anyio.to_thread
@@ -141,7 +141,7 @@ class _BareThread:
         self._wake.acquire()
         self._job: tuple[int, asyncio.Future[int]] | None = None
 
-    def __enter__(self) -> _BareThread:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._serve, daemon=True).start()
         return self
 

@@ -42,6 +42,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 from .backend import after_fork
+from .leaving import leave_streams_to_main_thread
 
 __all__ = ("IDLE_SECONDS", "JobRunner", "Lane", "idle_threads")
 
@@ -124,6 +125,7 @@ def _bring_thread(lane: Lane) -> None:
         worker = _idle.pop()
     except IndexError:
         worker = _Worker(lane)
+        leave_streams_to_main_thread()
         threading.Thread(target=worker.run, name="anyio_toolbatch worker", daemon=True).start()
     else:
         worker.lane = lane
