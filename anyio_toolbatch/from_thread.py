@@ -14,8 +14,9 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from ._core.record import CallRecord
 from ._errors import CallDetached
+from ._runtime.backend import on_loop, worker_context
 from ._runtime.cancellation import Stopper, run_stoppable
-from ._runtime.context import current_record, flag_of
+from ._runtime.context import current_record, flag_of, requests_of
 from ._runtime.tool_body import as_coroutine
 
 __all__ = ("check_cancelled", "run", "run_sync")
@@ -98,6 +99,8 @@ class _Request:
         self._function = function
         self._args = args
         self._is_async = is_async
+        # The calling context, which need not be the tool's own copy of it.
+        self._context = worker_context()
         self._done = threading.Lock()
         self._done.acquire()
         self._value: Any = None
@@ -110,18 +113,17 @@ class _Request:
     def perform(self) -> Any:
         record = self._record
         hub = record.batch.hub
-        if record.loop_requests is None:
-            record.loop_requests = []
-        record.loop_requests.append(self)
+        requests = requests_of(record)
+        requests.append(self)
         try:
             # Either the cut finds the request in the list, or this look sees the cut.
             if record.told or not hub.post(_Request._start, self):
                 raise CallDetached
             while not self._done.acquire(timeout=LOOK_SECONDS):
-                if hub.backend.is_closed:
+                if hub.backend.is_closed or record.batch.is_settled(record):
                     raise CallDetached
         finally:
-            record.loop_requests.remove(self)
+            requests.remove(self)
         error, self._error = self._error, None
         if error is not None:
             try:
@@ -134,30 +136,37 @@ class _Request:
 
     def _start(self) -> None:
         record = self._record
+        hub = record.batch.hub
         # The fence: a call that has its ending reaches the loop no more.
         if record.told or record.batch.is_settled(record):
             self._answer(None, CallDetached())
         elif self._is_async:
-            record.batch.run_for_thread(record, self._run)
+            record.batch.run_visit(self, self._context, record.call.name)
         else:
             try:
-                value = self._function(*self._args)
+                value = on_loop(self._context, hub.backend).run(self._function, *self._args)
             except BaseException as exc:  # noqa: BLE001 - handed to the thread
                 self._answer(None, exc)
             else:
                 self._answer(value, None)
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Be the task of a visit."""
         if self._answered:  # cut before the task's first step
             return
         batch = self._record.batch
         stopper = self._stopper = Stopper(batch.hub.backend, batch.mark_of(self._record))
+        batch.teller.begun(stopper)
 
         outcome = await run_stoppable(
             stopper, lambda: as_coroutine(self._function(*self._args))
         )
         batch.teller.ended(stopper)
         self._answer(outcome.value, CallDetached() if outcome.stopped else outcome.error)
+
+    def gone(self) -> None:
+        """The task is through; if it never began, it was cancelled before."""
+        self._answer(None, CallDetached())
 
     def cut(self) -> None:
         """The call was cut: let the thread go, and tell the task to stop."""

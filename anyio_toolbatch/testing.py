@@ -137,7 +137,7 @@ class GatedTool:
             with self._changed:
                 return self._changed.wait_for(condition, LIVENESS_SECONDS)
 
-        if not await anyio.to_thread.run_sync(wait):
+        if not await anyio.to_thread.run_sync(wait, abandon_on_cancel=True):
             msg = f"waited in vain for calls of {self.tool.name!r}: {what}"
             raise TimeoutError(msg)
 
@@ -305,6 +305,10 @@ class PromiseObserver:
     def check(self, batch_id: str | None = None, results: Iterable[ToolResult] = ()) -> None:
         """
         Raise AssertionError if a promise was broken.
+
+        Observers hear of an interrupted batch a little after its awaiting code
+        runs; wait for `runner.aclose()`, or for the batch's ``events()`` to
+        end, before you check it by its id.
 
         Args:
             batch_id: Also check that this batch has settled.

@@ -9,9 +9,12 @@ over `anyio.to_thread.run_sync` that is cancelled.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
+import anyio.from_thread
+import anyio.lowlevel
 import anyio.to_thread
 
 from . import stalls
@@ -43,13 +46,13 @@ def measure(backend: str, quick: bool, report: Report) -> None:
 async def _all_rounds(count: int) -> Rounds:
     parked = {(kind, n): Parked(kind, n) for kind in KINDS for n in COUNTS}
     ways = [(*key, *way) for key in parked for way in WAYS]
-    ways += [(*key, "group", "loop") for key in parked]
+    ways += [(*key, "group", caller) for key in parked for caller in CALLED_FROM]
     rounds = Rounds(count, ways)
     for key in rounds:
         kind, n, way, caller = key
         calls = parked[kind, n]
         if way == "group":
-            rounds.add(key, await _cancel_group(calls))
+            rounds.add(key, await _cancel_group(calls, caller))
         else:
             back, in_hand = await _WAIT[way](calls, caller)
             rounds.add(key, back)
@@ -102,7 +105,7 @@ def _check(calls: Parked, results: list[Any]) -> None:
     assert all(r.status == "interrupted" and r.started for r in results)
 
 
-async def _cancel_group(calls: Parked) -> float:
+async def _cancel_group(calls: Parked, caller: Caller) -> float:
     stopwatch = Stopwatch()
     limiter = anyio.CapacityLimiter(calls.count)
 
@@ -110,9 +113,13 @@ async def _cancel_group(calls: Parked) -> float:
         await anyio.to_thread.run_sync(calls.block, abandon_on_cancel=True, limiter=limiter)
 
     function = calls.sleep if calls.kind == "async" else in_thread
+    token = anyio.lowlevel.current_token()
     async with anyio.create_task_group() as outside:
         async with anyio.create_task_group() as group:
-            calls.interrupt_soon(outside, "loop", stopwatch, group.cancel_scope.cancel)
+            cancel = group.cancel_scope.cancel
+            if caller == "thread":
+                cancel = partial(anyio.from_thread.run_sync, cancel, token=token)
+            calls.interrupt_soon(outside, caller, stopwatch, cancel)
             for _ in range(calls.count):
                 group.start_soon(function)
         return stopwatch()
@@ -135,13 +142,14 @@ def _show(backend: str, rounds: Rounds, report: Report) -> None:
                 name = f"{kind}, {CALLED_FROM[caller]}: … and results in hand"
                 keys = [(*key, "results") for key in keys]
                 rows.append([name, *(_p50_p99(rounds, key) for key in keys)])
-        name = f"{kind}: a cancelled task group left"
-        keys = [(kind, n, "group", "loop") for n in COUNTS]
-        rows.append([name, *(_p50_p99(rounds, key) for key in keys)])
+        for caller, where in CALLED_FROM.items():
+            name = f"{kind}, {where}: a cancelled task group left"
+            keys = [(kind, n, "group", caller) for n in COUNTS]
+            rows.append([name, *(_p50_p99(rounds, key) for key in keys)])
         for way, caller in WAYS:
             name = f"{kind}, {CALLED_FROM[caller]}: group ÷ {titles[way]}"
             ratios = [
-                rounds.ratio((kind, n, "group", "loop"), (kind, n, way, caller))
+                rounds.ratio((kind, n, "group", caller), (kind, n, way, caller))
                 for n in COUNTS
             ]
             rows.append([name, *map(times, ratios)])
@@ -155,7 +163,7 @@ def _p50_p99(rounds: Rounds, key: Any) -> str:
 def _hold(backend: str, rounds: Rounds, report: Report) -> None:
     most = max(COUNTS)
     for kind in KINDS:
-        for caller in ("loop", "thread"):
+        for caller in CALLED_FROM:
             key = (kind, most, "block", caller)
             name = f"interrupt, {most:,} {kind}, from {CALLED_FROM[caller]}"
             bound = max(3 * rounds.median((kind, 1, "block", caller)), 0.0015)
@@ -163,6 +171,6 @@ def _hold(backend: str, rounds: Rounds, report: Report) -> None:
             later = rounds.median((*key, "later"))
             report.at_most(backend, f"{name}: results later", 0.006, later, seconds)
             # The yardstick is a group of threads, for both kinds.
-            faster = rounds.ratio(("blocking", most, "group", "loop"), key)
+            faster = rounds.ratio(("blocking", most, "group", caller), key)
             least = FASTER_THAN_A_GROUP[backend]
             report.at_least(backend, f"{name}: faster than a group", least, faster)

@@ -59,7 +59,6 @@ class CallRecord:
         "halted",
         "hosted",
         "index",
-        "is_error",
         "items",
         "items_told",
         "kept_partial",
@@ -67,6 +66,8 @@ class CallRecord:
         "loop_requests",
         "progress",
         "progress_posted",
+        "reported",
+        "reported_progress",
         "restarted",
         "start_ticket",
         "start_told",
@@ -96,18 +97,19 @@ class CallRecord:
         self.ended_at = 0.0
         self.value: Any = None
         self.error: BaseException | None = None
-        self.is_error = False
         self.kept_partial: Any = UNSET
         self.items: list[Any] | None = None
-        self.progress: tuple[float, float | None, str | None] | None = None
+        self.reported_progress: tuple[float, float | None, str | None] | None = None
         self.progress_posted = False
         self.cancel_hooks: list[Any] | None = None
         self.cancel_flag: Any = None
         self.loop_requests: list[Any] | None = None
         self.ended = False  # the tool is through, in time or late
+        self.reported = False  # and the loop has been told, or has seen it
         self.landing: Any = None  # what the loop is to do with it
         self.awaiting = False  # a thread's value turned out awaitable
         # -- written by the loop
+        self.progress: tuple[float, float | None, str | None] | None = None
         self.start_told = False
         self.items_told = 0
         self.restarted = False
@@ -120,17 +122,17 @@ class CallRecord:
         self.cut_reason: Reason | None = None
 
     def partial_output(self) -> Any:
-        """Return what the tool has published until now, as a copy, or None."""
+        """
+        Return what the tool has published, as a copy, or None.
+
+        Of a generator that are the items which have been told as events: the
+        two must agree, and the generator may be giving the next one now.
+        """
         if self.kept_partial is not UNSET:
             return self.kept_partial
-        return None if self.items is None else list(self.items)
+        return None if self.items is None else self.items[: self.items_told]
 
     @property
     def is_waiting(self) -> bool:
         """Not started, as far as the tickets tell."""
         return bool(self.start_ticket)
-
-    @property
-    def is_running(self) -> bool:
-        """Started, not ended and not let go, as far as the tickets tell."""
-        return not self.start_ticket and bool(self.end_ticket)

@@ -29,7 +29,7 @@ class Frozen:
         raise AttributeError(msg)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in slots_of(type(self))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -38,7 +38,12 @@ class Frozen:
     def __repr__(self) -> str:
         fields = ", ".join(
             f"{name}={getattr(self, name)!r}"
-            for name in self.__slots__
+            for name in slots_of(type(self))
             if not name.startswith("_")
         )
         return f"{type(self).__name__}({fields})"
+
+
+def slots_of(cls: type) -> tuple[str, ...]:
+    """Return the names of all fields, the bases' first."""
+    return tuple(n for base in reversed(cls.__mro__) for n in getattr(base, "__slots__", ()))

@@ -65,7 +65,27 @@ class Reason(Frozen):
         return hash((self.kind, self.message))
 
 
-class ToolResult(Frozen):
+class _ResultFields:
+    """The storage alone: assignable, so that filling it takes the quick path."""
+
+    __slots__ = (
+        "_kept",
+        "call",
+        "detached",
+        "error",
+        "index",
+        "is_error",
+        "partial",
+        "reason",
+        "run_time",
+        "started",
+        "status",
+        "value",
+        "wait_time",
+    )
+
+
+class ToolResult(Frozen, _ResultFields):
     """
     The one result of a call; two are equal when all but their times are.
 
@@ -84,21 +104,7 @@ class ToolResult(Frozen):
     ============  ==========================================================
     """
 
-    __slots__ = (
-        "_kept",
-        "call",
-        "detached",
-        "error",
-        "index",
-        "is_error",
-        "partial",
-        "reason",
-        "run_time",
-        "started",
-        "status",
-        "value",
-        "wait_time",
-    )
+    __slots__ = ()
 
     call: ToolCall
     index: int
@@ -230,14 +236,13 @@ class ToolResult(Frozen):
         return hash((self.call, self.index, self.status))
 
 
-_COMPARED = [n for n in ToolResult.__slots__ if n not in {"wait_time", "run_time"}]
+_COMPARED = [n for n in _ResultFields.__slots__ if n not in {"wait_time", "run_time"}]
 
 
-class _ResultDraft(ToolResult):
+class _ResultDraft(_ResultFields):
     """A result that is being filled in; see `frozen`."""
 
     __slots__ = ()
-    __setattr__ = object.__setattr__  # type: ignore[assignment]  # that is the point
 
     def __init__(
         self,
@@ -376,7 +381,7 @@ def _type_name(value: object) -> str:
 _INTERRUPTED_BY = {
     "user_interrupt": "interrupted by the user",
     "caller_cancelled": "cancelled together with the turn",
-    "call_cancelled": "cancelled by the user",
+    "call_cancelled": "cancelled on request",
     "superseded": "superseded by newer instructions",
     "sibling_failed": "cancelled because another call of the batch failed",
     "runner_closed": "cancelled because the tool runner was closed",

@@ -17,6 +17,7 @@ import contextvars
 import functools
 import heapq
 import itertools
+import logging
 import math
 import os
 import sys
@@ -42,6 +43,7 @@ __all__ = (
     "backend_of",
     "current_loop_key",
     "local_of",
+    "on_loop",
     "publishing_context",
     "unbroken",
     "worker_context",
@@ -52,8 +54,36 @@ GroupItem = tuple[Callable[..., Coroutine[Any, Any, None]], Any, contextvars.Con
 """A function, its argument, the context and the name of the task to run it in."""
 
 
+logger = logging.getLogger("anyio_toolbatch.runtime")
+
+
 class LoopGoneError(Exception):
     """The event loop has been closed, or collected."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+_unbroken: list[Callable[..., Any]] = []
+
+
+def unbroken(function: F) -> F:
+    """
+    Mark a function that a Ctrl-C must not cut in two.
+
+    trio raises KeyboardInterrupt at any line of the main thread, unless the
+    running code is protected; then the main task has it at its next
+    checkpoint. asyncio's runner cancels the main task instead, and needs no
+    such mark.
+    """
+    _unbroken.append(function)
+    return function
+
+
+@functools.cache
+def _protect_from_breaks() -> None:
+    import trio
+
+    for function in _unbroken:
+        trio.lowlevel.enable_ki_protection(function)
 
 
 class Waiter(Protocol):
@@ -141,6 +171,21 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def start_background(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """
+        Run an async function as a task that belongs to the loop.
+
+        It is cancelled when the loop is ended.
+
+        Raises:
+            RuntimeError: The loop is past that.
+        """
+
+    @abstractmethod
+    async def next_pass(self) -> None:
+        """Let the loop make a pass; cancellable."""
+
+    @abstractmethod
     def carries(self, mark: str, sent: Any, thrown: BaseException | None) -> bool:
         """Tell whether what enters a coroutine is the cancellation with this mark."""
 
@@ -221,6 +266,18 @@ class _AsyncioBackend(Backend):
         del on_teardown
         return _AsyncioGroup(self.key, first, on_end)
 
+    def start_background(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        loop = self.key
+        task = loop.create_task(
+            function(), name="anyio_toolbatch chores", context=contextvars.Context()
+        )
+        tasks: set[asyncio.Task[None]] = local_of(loop, "background", set)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def next_pass(self) -> None:
+        await asyncio.sleep(0)
+
     def carries(self, mark: str, sent: Any, thrown: BaseException | None) -> bool:
         return (
             isinstance(thrown, asyncio.CancelledError)
@@ -247,7 +304,16 @@ class _AsyncioGroup:
     weakly, so the loop is given a strong reference while there are any.
     """
 
-    __slots__ = ("__weakref__", "_arguments", "_ended", "_hosts", "_loop", "_on_end", "_task")
+    __slots__ = (
+        "__weakref__",
+        "_arguments",
+        "_ended",
+        "_hosts",
+        "_is_over",
+        "_loop",
+        "_on_end",
+        "_task",
+    )
 
     def __init__(
         self,
@@ -255,26 +321,34 @@ class _AsyncioGroup:
         first: GroupItem,
         on_end: Callable[[Any], None],
     ) -> None:
-        self._loop = loop
+        self._loop = weakref.ref(loop)
         self._on_end = on_end
+        self._is_over = False
         self._arguments: dict[asyncio.Task[None], Any] = {}
         self._ended: asyncio.Future[None] | None = None
         self._hosts: set[_AsyncioGroup] = local_of(loop, "hosts", set)
         self._task: asyncio.Task[None] | None = None
         self.spawn(*first)
-        self._task = loop.create_task(
+        task = loop.create_task(
             self._hold(), name="anyio_toolbatch host", context=contextvars.Context()
         )
+        if not task.done():  # an eager one may be
+            self._task = task
 
     async def _hold(self) -> None:
         """Live as long as there are tasks; who cancels the host cancels them."""
-        while self._arguments:
-            self._ended = self._loop.create_future()
-            try:
-                await self._ended
-            except asyncio.CancelledError:
-                for task in list(self._arguments):
-                    task.cancel()
+        try:
+            while self._arguments:
+                self._ended = asyncio.get_running_loop().create_future()
+                try:
+                    await self._ended
+                except asyncio.CancelledError:
+                    for task in list(self._arguments):
+                        task.cancel()
+        finally:
+            # A batch may be kept for long, and must not keep the loop.
+            self._is_over = True
+            self._task = self._ended = None
 
     def spawn(
         self,
@@ -283,11 +357,12 @@ class _AsyncioGroup:
         context: contextvars.Context,
         name: str,
     ) -> bool:
-        if self._task is not None and self._task.done():
+        loop = self._loop()
+        if loop is None or self._is_over or (self._task is not None and self._task.done()):
             return False
         if not self._arguments:
             self._hosts.add(self)
-        task = self._loop.create_task(function(argument), name=name, context=context)
+        task = loop.create_task(function(argument), name=name, context=context)
         self._arguments[task] = argument
         task.add_done_callback(self._done)
         return True
@@ -407,6 +482,18 @@ class _TrioBackend(Backend):
     ) -> Group:
         return _TrioGroup(first, on_end, on_teardown)
 
+    def start_background(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        import trio
+
+        trio.lowlevel.spawn_system_task(
+            function, name="anyio_toolbatch chores", context=contextvars.Context()
+        )
+
+    async def next_pass(self) -> None:
+        import trio
+
+        await trio.lowlevel.checkpoint()
+
     def carries(self, mark: str, sent: Any, thrown: BaseException | None) -> bool:
         # trio sends an outcome in; a cancellation is its error, not thrown.
         error = getattr(sent, "error", None) if thrown is None else thrown
@@ -490,10 +577,12 @@ class _TrioGroup:
                     self._closed = True
                     self._nursery = None
                     outer.cancel_scope.cancel()
-        except (Exception, BaseExceptionGroup):  # noqa: BLE001
+        except BaseException as exc:
             # A call that left a nursery or scope open has been answered as a
-            # failure already; out of a system task this would crash trio.
-            pass
+            # failure already. What else there may be is a fault of ours.
+            ours = _not_corrupted(exc)
+            if ours is not None:
+                logger.exception("error in the host of a batch", exc_info=ours)
 
     async def _watch(self) -> None:
         import trio
@@ -541,6 +630,7 @@ class _TrioGroup:
     ) -> None:
         nursery.start_soon(self._child, function, argument, name=name)
 
+    @unbroken
     async def _child(
         self, function: Callable[..., Coroutine[Any, Any, None]], argument: Any
     ) -> None:
@@ -548,6 +638,20 @@ class _TrioGroup:
             await function(argument)
         finally:
             self._on_end(argument)
+
+
+def _not_corrupted(error: BaseException) -> BaseException | None:
+    """Return what is left of an error without cancellations and misnested scopes."""
+    import trio
+
+    if isinstance(error, trio.Cancelled):
+        return None
+    if isinstance(error, RuntimeError) and "corrupted" in str(error):
+        return None
+    if isinstance(error, BaseExceptionGroup):
+        left = [e for e in error.exceptions if _not_corrupted(e) is not None]
+        return BaseExceptionGroup("in a host", left) if left else None
+    return error
 
 
 class _TrioTimer:
@@ -625,32 +729,10 @@ class _TrioTimers:
             function, timer.function = timer.function, None
             if function is not None:
                 self._live -= 1
-                function()
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-_unbroken: list[Callable[..., Any]] = []
-
-
-def unbroken(function: F) -> F:
-    """
-    Mark a function that a Ctrl-C must not cut in two.
-
-    trio raises KeyboardInterrupt at any line of the main thread, unless the
-    running code is protected; then the main task has it at its next
-    checkpoint. asyncio's runner cancels the main task instead, and needs no
-    such mark.
-    """
-    _unbroken.append(function)
-    return function
-
-
-@functools.cache
-def _protect_from_breaks() -> None:
-    import trio
-
-    for function in _unbroken:
-        trio.lowlevel.enable_ki_protection(function)
+                try:
+                    function()
+                except BaseException:
+                    logger.exception("error in a timer")
 
 
 # -- which one -------------------------------------------------------------
@@ -745,6 +827,15 @@ def publishing_context(backend: Backend) -> contextvars.Context:
     if variable is not None:
         context.run(variable.set, backend.name)
     return context
+
+
+def on_loop(context: contextvars.Context, backend: Backend) -> contextvars.Context:
+    """Return a copy of a worker's context for a callback on the loop."""
+    copy = context.copy()
+    variable = _sniffio_variable()
+    if variable is not None:
+        copy.run(variable.set, backend.name)
+    return copy
 
 
 def _loop_context(name: str) -> contextvars.Context:

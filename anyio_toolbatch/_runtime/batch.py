@@ -10,8 +10,9 @@ from typing import NoReturn
 from .._core.record import CallRecord
 from .._model.calls import ToolCall
 from .._model.events import Event
-from .._model.results import Reason, ToolResult, text_of_error
+from .._model.results import Reason, ToolResult
 from .._model.tools import check_seconds
+from .backend import unbroken
 from .engine import BatchEngine
 
 __all__ = ("BatchContext", "CallHandle", "ToolBatch", "check_call", "check_message")
@@ -285,6 +286,7 @@ class BatchContext:
         self._calls = calls
         self._engine: BatchEngine | None = None
 
+    @unbroken
     async def __aenter__(self) -> ToolBatch:
         if self._engine is not None:
             msg = "this batch has been opened already; call open_batch() again"
@@ -299,6 +301,7 @@ class BatchContext:
             self._calls = None
         return ToolBatch(engine)
 
+    @unbroken
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
@@ -324,7 +327,10 @@ class BatchContext:
 
 def _left_by(error: BaseException) -> Reason:
     """Word why the awaiting code went away."""
-    message = text_of_error(error) if isinstance(error, Exception) else None
+    # The host's own error is named, not told: the model reads this.
+    message = None
+    if isinstance(error, Exception):
+        message = f"the code around it ended with {type(error).__name__}"
     return Reason("caller_cancelled", message)
 
 

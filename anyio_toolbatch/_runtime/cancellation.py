@@ -39,6 +39,8 @@ All of this runs on the loop's thread.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import types
 from collections.abc import Callable, Coroutine, Generator
@@ -246,40 +248,82 @@ class Draining:
     """
     Looks after async calls that were told to stop, until all have ended.
 
-    One timer for all of them: first to raise the shields of those whose
-    cancellation has not arrived, then for the next pulse, after a pause that
-    doubles each time. When the last has ended nothing is left on the loop.
+    Each has its own times: first to raise its shield if its cancellation has
+    not arrived, then for its next pulse, after a pause that doubles each time.
+    One timer serves them all, set for the nearest; when the last call has
+    ended nothing is left on the loop.
     """
 
-    __slots__ = ("_backend", "_next_pulse", "_stoppers", "_timer")
+    __slots__ = (
+        "_backend",
+        "_due",
+        "_first_pause",
+        "_live",
+        "_numbers",
+        "_timer",
+        "_timer_at",
+    )
 
     def __init__(self, backend: Backend, cleanup_grace: float) -> None:
         self._backend = backend
-        self._stoppers: set[Stopper] = set()
-        self._next_pulse = max(cleanup_grace, UNSEEN_SECONDS)
+        self._first_pause = max(cleanup_grace, UNSEEN_SECONDS)
+        # When, a tie-breaker, who, the pause before the next pulse (0: hush).
+        self._due: list[tuple[float, int, Stopper, float]] = []
+        self._numbers = itertools.count()
+        self._live: set[Stopper] = set()
         self._timer: Timer | None = None
+        self._timer_at = math.inf
 
     def add(self, stopper: Stopper) -> None:
         """Tell one call to stop and look after it."""
-        stopper.tell()
-        self._stoppers.add(stopper)
-        if self._timer is None:
-            self._timer = self._backend.call_later(UNSEEN_SECONDS, self._hush)
+        self._live.add(stopper)
+        self._pulse(stopper, self._first_pause)
+        self._arm()
 
     def ended(self, stopper: Stopper) -> None:
         """The call has ended."""
-        self._stoppers.discard(stopper)
-        if not self._stoppers and self._timer is not None:
+        self._live.discard(stopper)
+        if not self._live:
+            self._due.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+                self._timer_at = math.inf
+
+    def _pulse(self, stopper: Stopper, pause: float) -> None:
+        stopper.tell()
+        now = self._backend.clock()
+        self._push(now + UNSEEN_SECONDS, stopper, 0.0)
+        # The pause begins when the cancellation has surely arrived.
+        self._push(now + UNSEEN_SECONDS + pause, stopper, pause * 2)
+
+    def _push(self, at: float, stopper: Stopper, pause: float) -> None:
+        heapq.heappush(self._due, (at, next(self._numbers), stopper, pause))
+
+    def _arm(self) -> None:
+        """Set the timer for the nearest time, if it is not set for that already."""
+        if not self._due or self._due[0][0] >= self._timer_at:
+            return
+        if self._timer is not None:
             self._timer.cancel()
+        self._timer_at = self._due[0][0]
+        try:
+            self._timer = self._backend.call_later(
+                max(self._timer_at - self._backend.clock(), 0.0), self._look
+            )
+        except RuntimeError:  # the loop is being ended, and ends the calls itself
             self._timer = None
 
-    def _hush(self) -> None:
-        for stopper in self._stoppers:
-            stopper.hush()
-        self._timer = self._backend.call_later(self._next_pulse, self._pulse)
-
-    def _pulse(self) -> None:
-        self._next_pulse *= 2
-        for stopper in list(self._stoppers):
-            stopper.tell()
-        self._timer = self._backend.call_later(UNSEEN_SECONDS, self._hush)
+    def _look(self) -> None:
+        self._timer = None
+        self._timer_at = math.inf
+        now = self._backend.clock()
+        while self._due and self._due[0][0] <= now:
+            _, _, stopper, pause = heapq.heappop(self._due)
+            if stopper not in self._live:
+                continue
+            if pause:
+                self._pulse(stopper, pause)
+            else:
+                stopper.hush()
+        self._arm()

@@ -28,7 +28,8 @@ __all__ = (
     "keep_partial",
     "on_cancel",
     "report_progress",
-    "run_hooks",
+    "requests_of",
+    "run_hooks_here",
 )
 
 logger = logging.getLogger("anyio_toolbatch.runtime")
@@ -190,7 +191,9 @@ def keep_partial(value: Any) -> None:
     Threads:
         Any thread that has the tool's context.
     """
-    current_record().kept_partial = value
+    record = current_record()
+    if not record.ended:
+        record.kept_partial = value
 
 
 def on_cancel(callback: Callable[[], object]) -> CancelHook:
@@ -232,7 +235,7 @@ def on_cancel(callback: Callable[[], object]) -> CancelHook:
     # Either the cut finds the hook in the list, or this look finds the cut;
     # `remove` tells which of the two has it.
     if flag_of(record).is_set() and hook.unregister():
-        hook.run()
+        hook._run()
     return hook
 
 
@@ -253,11 +256,10 @@ class CancelHook:
             return False
         return True
 
-    def run(self) -> None:
-        """Call the callback; its errors are logged. For the runtime."""
+    def _run(self) -> None:
         try:
             self._callback()
-        except Exception:
+        except BaseException:
             logger.exception("on_cancel callback of call %r failed", self._record.call)
 
     def __enter__(self) -> Self:
@@ -285,6 +287,14 @@ def flag_of(record: CallRecord) -> CancelFlag:
     return flag
 
 
+def requests_of(record: CallRecord) -> list[Any]:
+    """Return the list of the call's visits to the loop, made when first asked for."""
+    with _lazily:
+        if record.loop_requests is None:
+            record.loop_requests = []
+        return record.loop_requests
+
+
 def set_flag(record: CallRecord) -> None:
     """Mark the call as asked to stop; `record.told` must be set before."""
     with _lazily:
@@ -301,4 +311,14 @@ def run_hooks(record: CallRecord) -> None:
             hook = hooks.pop()
         except IndexError:
             return
-        hook.run()
+        hook._run()
+
+
+def run_hooks_here(record: CallRecord) -> None:
+    """Run them on this thread, in a copy of the call's context."""
+
+    def run() -> None:
+        current.set(record)
+        run_hooks(record)
+
+    record.context.copy().run(run)

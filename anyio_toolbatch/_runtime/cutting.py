@@ -20,6 +20,7 @@ On the loop's thread, but for `request`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from .._core.ledger import Ending
 from .._core.publication import Kind
 from .._core.record import UNSET, CallRecord
 from .._model.results import Reason, Status
-from .backend import Timer
+from .backend import Timer, unbroken
 
 if TYPE_CHECKING:
     from .engine import BatchEngine
@@ -55,6 +56,7 @@ class Cutter:
 
     # -- the whole batch ---------------------------------------------------
 
+    @unbroken
     def request(self, message: str | None, grace: float | None) -> None:
         """Ask for an interrupt; from any thread, and from a signal handler."""
         self._requests.append((message, grace))
@@ -65,6 +67,19 @@ class Cutter:
         while self._requests:
             message, grace = self._requests.pop(0)
             self.cut_batch(Status.INTERRUPTED, Reason("user_interrupt", message), grace=grace)
+
+    def close_requests(self) -> None:
+        """
+        The last call has just been settled.
+
+        Whoever was told before that there was something to interrupt finds
+        the batch interrupted, though there is nothing left to cut.
+        """
+        while self._requests:
+            message, _ = self._requests.pop(0)
+            if self.reason is None:
+                self.reason = Reason("user_interrupt", message)
+                self._engine.publisher.add(Kind.INTERRUPTED, self.reason)
 
     def cut_batch(self, status: Status, reason: Reason, *, grace: float | None = None) -> None:
         """Cut all that is unsettled; the first reason stays, a grace only shrinks."""
@@ -191,12 +206,16 @@ class Cutter:
                 and record.tool.on_interrupt == "cancel"
             ):
                 alike.append(record)
-        state.account.enter(gone, now)
+        state.account.enter(gone, time.monotonic())
         if state.scheduler is not None:
             for record in gone:
                 state.release(record)
         if alike:
-            engine.settle_many(alike, self.ending(alike[0], now, detached=True))
+            # Made by hand: no record of them may be read, a tool may publish now.
+            status = alike[0].cut_status
+            assert status is not None
+            shared = Ending(status, reason, started=True, detached=True, at=now)
+            engine.settle_many(alike, shared)
         if len(alike) < len(gone):
             for record in gone:
                 if endings[record.index] is None:
@@ -213,6 +232,7 @@ class Cutter:
         status, reason = record.cut_status, record.cut_reason
         assert status is not None
         assert reason is not None
+        self._engine.publisher.add_items(record)  # what it gave until now
         return Ending(
             status,
             reason,

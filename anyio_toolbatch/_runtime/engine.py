@@ -17,14 +17,15 @@ Whatever comes from elsewhere comes through one of two doors:
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from .._core.ledger import COMPLETED, COMPLETED_WITH_ERROR, FAILED, Ending, Ledger
 from .._core.publication import Kind, Reader
-from .._core.record import CallRecord
+from .._core.record import UNSET, CallRecord
 from .._errors import (
     BatchNotSettledError,
     BatchSealedError,
@@ -49,6 +50,16 @@ from .thread_carrier import close_awaitable
 from .waits import Waits
 
 __all__ = ("BatchEngine",)
+
+
+class Visit(Protocol):
+    """What a worker thread has to do on the loop."""
+
+    async def run(self) -> None: ...
+
+    def gone(self) -> None:
+        """The visit's task is through, or was cancelled before its first step."""
+        ...
 
 
 class BatchEngine:
@@ -80,7 +91,9 @@ class BatchEngine:
         self._tools = tools
         self._fail_fast = fail_fast
         self._count_late = count_late
-        self.publisher = Publisher(self.id, self.hub, self.ledger, observers, on_late)
+        self.publisher = Publisher(
+            self.id, self.hub, self.ledger, observers, on_late, self._on_break
+        )
         self.cutter = Cutter(self, interrupt_grace)
         self.teller = Teller(self.hub, state.cleanup_grace)
         self.waits = Waits(self.hub.backend, self.ledger)
@@ -137,22 +150,29 @@ class BatchEngine:
         call = record.call
         if call.parse_error is not None:
             return self._refuse(record, InvalidArgumentsError(call.parse_error))
-        if call.tool is not None:
-            record.tool = as_tool(call.tool)
-        else:
-            found = self._tools.get(call.name)
-            if found is None:
-                return self._refuse(record, self._unknown(call.name), "unknown_tool")
-            record.tool = found
-        validate = record.tool.validate
+        found = self._tools.get(call.name) if call.tool is None else call.tool
+        if found is None:
+            return self._refuse(record, self._unknown(call.name), "unknown_tool")
         try:
+            record.tool = as_tool(found)
+            validate = record.tool.validate
             if validate is None:
                 record.tool.bind(record.arguments)
             else:
                 replaced = validate(call)
                 if replaced is not None:
                     record.arguments = dict(replaced)
-        except Exception as exc:  # noqa: BLE001 - whatever a user's check may raise
+        except KeyboardInterrupt:
+            # It goes on, and a call without an end would hold the batch.
+            ending = Ending(
+                Status.INTERRUPTED,
+                Reason("caller_cancelled"),
+                started=False,
+                at=record.submitted_at,
+            )
+            self.settle(record, ending)
+            raise
+        except BaseException as exc:  # whatever a user's check may raise
             return self._refuse(record, exc)
         if record.tool.carrier == "thread":
             if self.state.is_full:
@@ -168,7 +188,7 @@ class BatchEngine:
         return UnknownToolError(f"there is no tool named {name!r} (known: {known})")
 
     def _refuse(
-        self, record: CallRecord, error: Exception, kind: str = "bad_arguments"
+        self, record: CallRecord, error: BaseException, kind: str = "bad_arguments"
     ) -> bool:
         self.settle(
             record,
@@ -205,24 +225,22 @@ class BatchEngine:
             self._group = self.hub.backend.start_group(
                 item,
                 on_end=self._task_gone,
-                on_teardown=lambda: Teller.release(self.records),
+                on_teardown=self.teller.release,
             )
 
-    def run_for_thread(
-        self, record: CallRecord, function: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
+    def run_visit(self, visit: Visit, context: contextvars.Context, name: str) -> None:
         """Run what a blocking tool asked for, as a task of the host."""
-        self._spawn((_run_visit, function, record.context.copy(), record.call.name))
+        self._spawn((_run_visit, visit, context, name))
 
     def begin(self, record: CallRecord) -> bool:
         """Decide, in the call's task, whether its first line may run."""
         if self.halted or record.halted:
             return False  # the cut that is on its way settles it
+        record.started_at = self.hub.clock()
         try:
             record.start_ticket.pop()
         except IndexError:
             return False
-        record.started_at = self.hub.clock()
         self._started(record)
         return True
 
@@ -261,6 +279,7 @@ class BatchEngine:
         """A call's task has come to its end."""
         record.ended_at = self.hub.clock()
         record.ended = True
+        record.cancel_hooks = None  # what they would unblock is over
         self.teller.ended(record.stopper)
         record.stopper = None
         error = outcome.error
@@ -285,16 +304,30 @@ class BatchEngine:
             if isinstance(value, ToolOutput):
                 record.value = value.value
                 ending = COMPLETED_WITH_ERROR if value.is_error else COMPLETED
-            self.settle(record, ending)
+            self.settle(record, self._with_partial(record, ending))
         elif isinstance(error, CallDetached) and record.cut_reason is not None:
             # It stopped within the grace, as it was asked to.
             self.settle(record, self.cutter.ending(record, record.ended_at, detached=False))
         elif isinstance(error, KeyboardInterrupt):
             self._keyboard_interrupt(record, error)
         else:
-            self.settle(record, FAILED)
+            self.settle(record, self._with_partial(record, FAILED))
             if self._fail_fast:
                 self.cutter.cut_batch(Status.INTERRUPTED, self._sibling_failed(record))
+
+    @staticmethod
+    def _with_partial(record: CallRecord, ending: Ending) -> Ending:
+        """Keep what was published until now: a thread of the tool may outlive it."""
+        if record.kept_partial is UNSET:
+            return ending
+        return Ending(
+            ending.status,
+            started=True,
+            is_error=ending.is_error,
+            error=record.error,
+            partial=record.kept_partial,
+            at=record.ended_at,
+        )
 
     def _sibling_failed(self, record: CallRecord) -> Reason:
         error = record.error
@@ -307,6 +340,7 @@ class BatchEngine:
     def _keyboard_interrupt(self, record: CallRecord, error: KeyboardInterrupt) -> None:
         """A tool raised KeyboardInterrupt: it ends the batch, and comes out once."""
         reason = Reason("user_interrupt", f"KeyboardInterrupt in call {record.index}")
+        self.publisher.add_items(record)
         self.settle(
             record,
             Ending(
@@ -352,6 +386,7 @@ class BatchEngine:
     def land_late_quietly(self, record: CallRecord) -> None:
         """A detached call has ended in a way that gives no result."""
         record.value = record.error = None
+        record.reported = True
         self.state.account.strike(record)
         self.state.tell_detached_waiters()
 
@@ -359,9 +394,12 @@ class BatchEngine:
         record.ended = True
         self.land_late_quietly(record)
 
-    def _task_gone(self, record: object) -> None:
+    def _task_gone(self, record: CallRecord | Visit) -> None:
         """A task of the host is through; it may have been cancelled before its start."""
-        if not isinstance(record, CallRecord) or record.ended:
+        if not isinstance(record, CallRecord):
+            record.gone()
+            return
+        if record.ended:
             return
         if self.ledger.is_settled(record.index):
             if record.awaiting:
@@ -387,6 +425,7 @@ class BatchEngine:
         """A call that was let go has ended after all: the fence."""
         value, error = record.value, record.error
         record.value = record.error = None
+        record.reported = True
         self.state.account.strike(record)
         self.state.tell_detached_waiters()
         if isinstance(error, CallDetached | self.hub.backend.cancelled_class):
@@ -424,7 +463,7 @@ class BatchEngine:
         if ending.started and not record.start_told:
             record.start_told = True
             publisher.entries.append((Kind.CALL_STARTED, record, None))
-        if record.items is not None and ending.at is None:
+        if record.items is not None and not ending.detached:
             publisher.add_items(record)
         publisher.entries.append((Kind.CALL_SETTLED, record, None))
         if publisher.is_heard:
@@ -463,9 +502,8 @@ class BatchEngine:
         """Mark the batch as closed if nothing can happen in it any more."""
         if self.ledger.unsettled or not self.sealed or self.closed:
             return False
-        # Whoever was told "there was something to interrupt" finds it so.
-        self.cutter.handle_requests()
         self.closed = True
+        self.cutter.close_requests()
         return True
 
     def _check_closed(self) -> None:
@@ -487,6 +525,7 @@ class BatchEngine:
         """Why the whole batch was cut."""
         return self.cutter.reason
 
+    @unbroken
     def interrupt(self, message: str | None, grace: float | None) -> bool:
         """From any thread or a signal handler; see the head of this file."""
         if self.closed:
@@ -496,6 +535,7 @@ class BatchEngine:
         self.cutter.request(message, grace)
         return first
 
+    @unbroken
     def cancel(self, record: CallRecord, message: str | None) -> bool:
         """From any thread or a signal handler; see the head of this file."""
         if record.halted or self.halted or self.ledger.is_settled(record.index):
@@ -573,19 +613,24 @@ class BatchEngine:
         """Park until the calls submitted so far are settled."""
         await self.waits.for_first(len(self.records))
 
+    def _on_break(self, error: KeyboardInterrupt) -> None:
+        """An observer was broken by a Ctrl-C: the batch ends, and it comes out once."""
+        self._keyboard = error
+        self.interrupt("KeyboardInterrupt in an observer", None)
+
     def take_keyboard_interrupt(self) -> BaseException | None:
         """Return the KeyboardInterrupt that a tool raised; once."""
         error, self._keyboard = self._keyboard, None
         return error
 
 
-def _worded(error: Exception) -> str:
+def _worded(error: BaseException) -> str:
     """Word a refusal: our own errors speak for themselves, others by their type."""
     return str(error) if isinstance(error, ToolBatchError) else text_of_error(error)
 
 
-async def _run_visit(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    await function()
+async def _run_visit(visit: Visit) -> None:
+    await visit.run()
 
 
 _numbers = itertools.count(1)

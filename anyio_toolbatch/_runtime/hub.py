@@ -23,7 +23,14 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from .backend import Backend, LoopGoneError, backend_of, current_loop_key, local_of
+from .backend import (
+    Backend,
+    LoopGoneError,
+    backend_of,
+    current_loop_key,
+    local_of,
+    unbroken,
+)
 
 if TYPE_CHECKING:
     from .state import LoopState
@@ -32,6 +39,8 @@ __all__ = ("Hub", "current_hub")
 
 logger = logging.getLogger("anyio_toolbatch.runtime")
 
+LOOK_AFTER = 1000
+"""Unread items after which the poster looks whether the loop is still there."""
 ITEMS_PER_PASS = 250
 """Mailbox items handled in one pass of the loop; about 1 ms (measured)."""
 SLICE_SECONDS = 0.0003
@@ -53,8 +62,9 @@ class Hub:
         self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._wake_pending = Lock()
         self._chores: deque[Iterator[None]] = deque()
-        self._chores_scheduled = False
+        self._chores_running = False
 
+    @unbroken
     def post(self, function: Callable[[Any], None], argument: Any) -> bool:
         """
         Have ``function(argument)`` called on the loop.
@@ -65,7 +75,16 @@ class Hub:
         Threads:
             Any, and signal handlers. Never blocks.
         """
-        self._queue.append((function, argument))
+        queue = self._queue
+        queue.append((function, argument))
+        if len(queue) % LOOK_AFTER == 0 and self.backend.is_closed:
+            queue.clear()  # a drain was under way when the loop was closed
+            return False
+        return self._drain_soon()
+
+    @unbroken
+    def _drain_soon(self) -> bool:
+        """Have the mailbox read, if that is not under way; False if it can't be."""
         if self._wake_pending.acquire(blocking=False):
             try:
                 self.backend.post(self._drain)
@@ -74,6 +93,9 @@ class Hub:
                 self._queue.clear()
                 self._wake_pending.release()
                 return False
+            except BaseException:
+                self._wake_pending.release()
+                raise
         return True
 
     def _drain(self) -> None:
@@ -86,48 +108,45 @@ class Hub:
                 return
             try:
                 function(argument)
-            except Exception:
+            except KeyboardInterrupt:
+                self._drain_soon()
+                raise
+            except BaseException:
                 # One item's fault must not strand those behind it.
                 logger.exception("error while handling %r", function)
         # The rest in the next pass, so that the loop can breathe.
-        if self._wake_pending.acquire(blocking=False):
-            try:
-                self.backend.post(self._drain)
-            except LoopGoneError:
-                queue.clear()
-                self._wake_pending.release()
+        self._drain_soon()
 
     def run_in_slices(self, steps: Iterator[None]) -> None:
         """
-        Run a generator step by step, some milliseconds of it per pass.
+        Run a generator step by step, a little of it per pass of the loop.
 
         It starts only after every task woken until now has run: what the user
-        waits for goes first.
+        waits for goes first. If the loop is ended before it is through, the
+        rest is done at once: running calls must hear that they are to stop.
         """
         self._chores.append(steps)
-        if not self._chores_scheduled:
-            self._chores_scheduled = True
-            self._post_later(self.backend.hops_to_run_after_wake, self._work)
+        if not self._chores_running:
+            self._chores_running = True
+            try:
+                self.backend.start_background(self._work)
+            except RuntimeError:  # the loop is past its end
+                self.finish_chores()
+                self._chores_running = False
 
-    def _post_later(self, hops: int, function: Callable[[], None]) -> None:
+    async def _work(self) -> None:
         try:
-            if hops <= 1:
-                self.backend.post(function)
-            else:
-                self.backend.post(lambda: self._post_later(hops - 1, function))
-        except LoopGoneError:
-            self._chores.clear()
-            self._chores_scheduled = False
-
-    def _work(self) -> None:
-        chores = self._chores
-        until = time.perf_counter() + SLICE_SECONDS
-        while chores and time.perf_counter() < until:
-            self._step()
-        if chores:
-            self._post_later(1, self._work)
-        else:
-            self._chores_scheduled = False
+            for _ in range(self.backend.hops_to_run_after_wake):
+                await self.backend.next_pass()
+            while self._chores:
+                until = time.perf_counter() + SLICE_SECONDS
+                while self._chores and time.perf_counter() < until:
+                    self._step()
+                await self.backend.next_pass()
+        finally:
+            # Cancelled: the loop is being ended, or somebody cancels all tasks.
+            self._chores_running = False
+            self.finish_chores()
 
     def _step(self) -> None:
         # Taken out while it runs: a step may end up in `finish_chores` again.
@@ -136,7 +155,7 @@ class Hub:
             next(steps)
         except StopIteration:
             pass
-        except Exception:
+        except BaseException:
             logger.exception("error in deferred work")
         else:
             self._chores.appendleft(steps)

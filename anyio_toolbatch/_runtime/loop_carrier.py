@@ -31,6 +31,7 @@ async def run_on_loop(record: CallRecord) -> None:
     current.set(record)
     stopper = Stopper(batch.hub.backend, batch.mark_of(record))
     record.stopper = stopper
+    batch.teller.begun(stopper)
     if record.told:  # asked to stop while it was still in its thread
         batch.teller.drain(stopper)
     outcome = await run_stoppable(stopper, body_of(record))

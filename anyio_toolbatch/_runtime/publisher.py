@@ -39,10 +39,12 @@ class Publisher:
         "_hub",
         "_is_held",
         "_is_over",
+        "_is_telling",
         "_ledger",
         "_log",
         "_observed",
         "_observers",
+        "_on_break",
         "_on_late",
         "_readers_waiting",
         "entries",
@@ -57,6 +59,7 @@ class Publisher:
         ledger: Ledger,
         observers: Sequence[Callable[[Event], object]],
         on_late: Callable[[LateResult], object] | None,
+        on_break: Callable[[KeyboardInterrupt], None],
     ) -> None:
         self.wants_starts = bool(observers)
         """Workers post their starts: somebody listens. Read by any thread."""
@@ -68,6 +71,8 @@ class Publisher:
         """The log's own list, for who enters much at once; `tell` afterwards."""
         self._observers = observers
         self._on_late = on_late
+        self._on_break = on_break
+        self._is_telling = False
         self._context: contextvars.Context | None = None
         if observers or on_late is not None:
             self._context = publishing_context(hub.backend)
@@ -99,7 +104,7 @@ class Publisher:
         self, record: CallRecord, report: tuple[float, float | None, str | None]
     ) -> None:
         """Take a tool's report; from any thread."""
-        record.progress = report
+        record.reported_progress = report
         if record.progress_posted:
             return  # the loop has not looked yet, and will see this one
         record.progress_posted = True
@@ -110,9 +115,13 @@ class Publisher:
 
     def _add_progress(self, record: CallRecord) -> None:
         record.progress_posted = False
-        # The fence: nothing of a call is published after its end.
-        if not self._ledger.is_settled(record.index) and self._log.add_progress(record):
-            self.tell()
+        # The fence: nothing of a call is published after its end. Also not
+        # through an entry that somebody has not read yet, which shows what
+        # `progress` says: only the loop writes that, and only here.
+        if not self._ledger.is_settled(record.index):
+            record.progress = record.reported_progress
+            if self._log.add_progress(record):
+                self.tell()
 
     def add_late(self, late: LateResult) -> None:
         """Hand out a late result, once the call's own end has been told."""
@@ -150,9 +159,15 @@ class Publisher:
     def tell(self) -> None:
         """Let those who listen hear what is new in the log."""
         reader = self._observed
-        if reader is not None and not self._is_held:
-            while not reader.has_read_all:
-                self._observe_next(reader)
+        # What an observer causes is told when it has returned: all of them
+        # are to see the same order.
+        if reader is not None and not self._is_held and not self._is_telling:
+            self._is_telling = True
+            try:
+                while not reader.has_read_all:
+                    self._observe_next(reader)
+            finally:
+                self._is_telling = False
         if self._readers_waiting:
             waiting, self._readers_waiting = self._readers_waiting, []
             for waiter in waiting:
@@ -166,12 +181,14 @@ class Publisher:
                 self._call_out(observer, event, "observer")
 
     def _call_out(self, function: Callable[[Any], object], argument: Any, what: str) -> None:
-        """Call a user's function; its errors are logged and go no further."""
+        """Call a user's function; whatever it raises goes no further."""
         assert self._context is not None, "somebody listens"
         try:
             # A copy: an observer may cause the next event while it runs.
             self._context.copy().run(function, argument)
-        except Exception:
+        except KeyboardInterrupt as exc:
+            self._on_break(exc)
+        except BaseException:
             logger.exception("%s %r failed", what, function)
 
     # -- readers -----------------------------------------------------------

@@ -117,6 +117,7 @@ class ToolRunner:
 
     # -- running -------------------------------------------------------------
 
+    @unbroken
     async def run(
         self,
         calls: Iterable[ToolCall],
@@ -205,7 +206,7 @@ class ToolRunner:
             raise RunnerClosedError(msg)
         state = self._state(current_hub())
         _refuse_nesting(state)
-        return BatchEngine(
+        engine = BatchEngine(
             state,
             self._tools,
             timeout=timeout,
@@ -217,6 +218,9 @@ class ToolRunner:
             on_late=self._on_late,
             count_late=self._count_late,
         )
+        if self._closed:  # by another thread, which did not see this batch
+            engine.close_for_runner()
+        return engine
 
     def _state(self, hub: Hub) -> LoopState:
         state = hub.states.get(self)
@@ -289,7 +293,7 @@ class ToolRunner:
         state = self._state(current_hub())
         with anyio.move_on_after(timeout) as scope:
             await state.wait_for_detached()
-        return not scope.cancelled_caught
+        return not (scope.cancelled_caught and len(state.account))
 
     async def aclose(self) -> None:
         """

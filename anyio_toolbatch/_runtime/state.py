@@ -6,13 +6,14 @@ that it lets go, and the worker strikes it out when the call has really ended,
 since by then the loop may be gone. Story of the race:
 
 1. The loop takes the end ticket, *then* enters the record, *then* looks at
-   ``record.ended`` and, if set, strikes it out again.
-2. The worker sets ``record.ended``, posts the end to the loop and *then*
-   strikes the record out if it is there; so does the loop when it reads the
-   post. So an empty account means that every late end has been posted.
+   ``record.reported`` and, if set, strikes it out again.
+2. The worker posts the end to the loop, *then* sets ``record.reported``,
+   *then* strikes the record out if it is there.
 
-If the worker's look at the account comes before the entry, its ``ended`` was
-set before the loop's look; so one of the two strikes it out in every order.
+If the worker's look at the account comes before the entry, its ``reported``
+was set before the loop's look; so one of the two strikes it out in every
+order. And it is struck out only after the post: an empty account means that
+every late end is in the mailbox.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ class DetachedAccount:
         if len(threads) < len(records):
             self._tasks.update({r: since for r in records if r.hosted})
         for record in records:
-            if record.ended:
+            if record.reported:
                 self.strike(record)
 
     def strike(self, record: CallRecord) -> None:
-        """Take out a call that has ended; `record.ended` must be set. Any thread."""
+        """Take out a call that has ended; `record.reported` must be set. Any thread."""
         if self._threads or self._tasks:
             self._threads.pop(record, None)
             self._tasks.pop(record, None)

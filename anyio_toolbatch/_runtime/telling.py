@@ -8,11 +8,9 @@ cancellation (see `cancellation`), a blocking one sees `cancelled`, has its
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from .._core.record import CallRecord
 from .cancellation import Draining, Stopper
-from .context import run_hooks, set_flag
+from .context import run_hooks_here, set_flag
 from .hub import Hub
 from .thread_carrier import HOOK_CARRIER, OwnLoop
 from .threads import Lane
@@ -26,11 +24,14 @@ HOOK_THREADS = 32
 class Teller:
     """Tells the calls of one batch, and looks after them until they have ended."""
 
-    __slots__ = ("_cleanup_grace", "_draining", "_hub")
+    __slots__ = ("_cleanup_grace", "_draining", "_hub", "_is_released", "_live")
 
     def __init__(self, hub: Hub, cleanup_grace: float) -> None:
         self._hub = hub
         self._cleanup_grace = cleanup_grace
+        self._live: set[Stopper] = set()
+        """Of all that the batch runs on the loop, the visits of threads too."""
+        self._is_released = False
         self._draining: Draining | None = None
 
     def tell(self, record: CallRecord) -> None:
@@ -46,7 +47,7 @@ class Teller:
             request.cut()
         if record.cancel_hooks:
             if record.hosted:
-                run_hooks(record)
+                run_hooks_here(record)
             else:
                 self._hook_lane().put(record.batch, [record])
 
@@ -56,8 +57,15 @@ class Teller:
             self._draining = Draining(self._hub.backend, self._cleanup_grace)
         self._draining.add(stopper)
 
+    def begun(self, stopper: Stopper) -> None:
+        """Something has begun to run on the loop."""
+        self._live.add(stopper)
+        if self._is_released:
+            stopper.release()
+
     def ended(self, stopper: Stopper) -> None:
-        """An async call has come to its end, told or not."""
+        """It has come to its end, told or not."""
+        self._live.discard(stopper)
         if self._draining is not None:
             self._draining.ended(stopper)
 
@@ -69,9 +77,8 @@ class Teller:
             lane = self._hub.shared["hooks"] = Lane(HOOK_THREADS, HOOK_CARRIER)
         return lane
 
-    @staticmethod
-    def release(records: Iterable[CallRecord]) -> None:
+    def release(self) -> None:
         """The loop is being ended: nothing of ours may keep that from a tool."""
-        for record in records:
-            if isinstance(record.stopper, Stopper):
-                record.stopper.release()
+        self._is_released = True
+        for stopper in self._live:
+            stopper.release()

@@ -17,7 +17,7 @@ import anyio
 from .._core.record import CallRecord
 from .._errors import CallDetached
 from .cancellation import Draining, Outcome, Stopper, run_stoppable
-from .context import current, run_hooks
+from .context import current, run_hooks_here
 from .hub import current_hub
 from .tool_body import body_of
 
@@ -40,12 +40,13 @@ class _ThreadCarrier:
         if len(state.account.threads) >= state.max_detached:
             record.landing = batch.land_refused
             return True
+        # Before the ticket is taken: who finds it gone may read this.
+        clock = batch.hub.clock
+        record.started_at = clock()
         try:
             record.start_ticket.pop()
         except IndexError:
             return True
-        clock = batch.hub.clock
-        record.started_at = clock()
         if batch.publisher.wants_starts or record.tool.timeout is not None:
             batch.hub.post(batch.land_start, record)
         try:
@@ -53,11 +54,16 @@ class _ThreadCarrier:
         except BaseException as exc:  # noqa: BLE001 - a tool's failure, whatever it is
             record.error = exc
         else:
-            if value is not None and hasattr(type(value), "__await__"):
+            if (
+                value is not None
+                and record.tool.kind == "sync"
+                and hasattr(type(value), "__await__")
+            ):
                 return self._leave_to_loop(batch, record, value)
             record.value = value
         record.ended_at = clock()
         record.ended = True
+        record.cancel_hooks = None  # what they would unblock is over
         try:
             record.end_ticket.pop()
         except IndexError:
@@ -95,10 +101,12 @@ class _ThreadCarrier:
         landing, record.landing = record.landing, None
         if landing is not None:
             batch: BatchEngine = record.batch
-            batch.hub.post(landing, record)
+            if not batch.hub.post(landing, record):
+                batch.halted = True  # the loop is gone: what waits has no one left
             if record.halted:
                 # After the post: whoever finds the account empty knows that
                 # all late ends are in the mailbox.
+                record.reported = True
                 batch.state.account.strike(record)
 
     def thread_failed(self, record: CallRecord, error: BaseException) -> None:
@@ -112,14 +120,14 @@ class _HookCarrier:
     """Runs the `on_cancel` callbacks of blocking calls: they may block, too."""
 
     def run(self, record: CallRecord) -> bool:
-        record.context.copy().run(run_hooks, record)
+        run_hooks_here(record)
         return True
 
     def report(self, record: CallRecord) -> None: ...
 
     def thread_failed(self, record: CallRecord, error: BaseException) -> None:
         # Better on the loop than not at all: it is what ends a stuck call.
-        record.batch.hub.post(run_hooks, record)
+        record.batch.hub.post(run_hooks_here, record)
 
 
 HOOK_CARRIER = _HookCarrier()

@@ -35,6 +35,8 @@ the lane, touches no count of it, and goes to the pool.
 
 from __future__ import annotations
 
+import contextvars
+import logging
 import sys
 import threading
 from collections import deque
@@ -45,6 +47,8 @@ from .backend import after_fork
 from .leaving import leave_streams_to_main_thread
 
 __all__ = ("IDLE_SECONDS", "JobRunner", "Lane", "idle_threads")
+
+logger = logging.getLogger("anyio_toolbatch.runtime")
 
 IDLE_SECONDS = 10.0
 """How long an idle thread is kept. Arbitrary: longer than a pause between turns."""
@@ -114,6 +118,13 @@ def _forget_threads() -> None:
 after_fork(_forget_threads)
 
 
+_THREAD_OPTIONS: dict[str, Any] = {}
+if sys.version_info >= (3, 14):
+    # There a thread inherits the context of whoever starts it, and would keep
+    # the variables of one call for the whole of its life.
+    _THREAD_OPTIONS["context"] = contextvars.Context()
+
+
 def _bring_thread(lane: Lane) -> None:
     """
     Have a thread serve the lane.
@@ -126,7 +137,9 @@ def _bring_thread(lane: Lane) -> None:
     except IndexError:
         worker = _Worker(lane)
         leave_streams_to_main_thread()
-        threading.Thread(target=worker.run, name="anyio_toolbatch worker", daemon=True).start()
+        threading.Thread(
+            target=worker.run, name="anyio_toolbatch worker", daemon=True, **_THREAD_OPTIONS
+        ).start()
     else:
         worker.lane = lane
         worker.wake.release()
@@ -189,7 +202,12 @@ class Lane:
             _idle.append(worker)
         while job is not None:
             self._grow()
-            following = self._take() if runner.run(job) else None
+            try:
+                is_ours = runner.run(job)
+            except BaseException:
+                logger.exception("error in a worker")
+                is_ours = True
+            following = self._take() if is_ours else None
             if following is None:
                 _idle.append(worker)
             runner.report(job)

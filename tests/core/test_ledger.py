@@ -109,7 +109,7 @@ def test_late_value_and_error_do_not_land_in_a_cut_call() -> None:
     """P5: what a detached tool writes into its record is not in the result."""
     record = make_record()
     ending = cut_ending(detached=True)
-    record.value, record.error, record.is_error = "late", ValueError("late"), True
+    record.value, record.error = "late", ValueError("late")
     result = result_of(record, ending)
     assert (result.value, result.error) == (None, None)
     assert (result.reason, result.started, result.detached) == (REASON, True, True)
@@ -118,7 +118,7 @@ def test_late_value_and_error_do_not_land_in_a_cut_call() -> None:
 def test_partial_of_a_cut_call_is_the_copy_made_at_the_cut() -> None:
     """P5: items that come after the cut are not in the partial output."""
     record = make_record()
-    record.items = ["in time"]
+    record.items, record.items_told = ["in time"], 1
     ending = cut_ending(partial=record.partial_output())
     record.items.append("late")
     record.kept_partial = "late too"
@@ -137,7 +137,7 @@ def test_cut_call_without_partial_gets_none_later() -> None:
 def test_partial_of_an_ended_call_is_a_copy_of_its_items(ending: Ending) -> None:
     """A result's partial list is its own; the tool's list is not handed out."""
     record = make_record()
-    record.items = [1, 2]
+    record.items, record.items_told = [1, 2], 2
     partial = result_of(record, ending).partial
     assert partial == [1, 2]
     assert partial is not record.items
