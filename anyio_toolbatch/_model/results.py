@@ -276,7 +276,7 @@ class _ResultDraft(_ResultFields):
         self.__class__ = ToolResult  # type: ignore[assignment]  # frozen from here on
 
 
-make_result: Callable[..., ToolResult] = _ResultDraft
+make_result = cast("Callable[..., ToolResult]", _ResultDraft)
 """Make a `ToolResult` from its fields, in the order call … run_time of the draft."""
 
 

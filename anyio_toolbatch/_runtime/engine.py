@@ -172,7 +172,7 @@ class BatchEngine:
             )
             self.settle(record, ending)
             raise
-        except BaseException as exc:  # whatever a user's check may raise
+        except BaseException as exc:  # noqa: BLE001 - whatever a user's check may raise
             return self._refuse(record, exc)
         if record.tool.carrier == "thread":
             if self.state.is_full:
