@@ -12,6 +12,7 @@ from . import (
     blocking_calls,
     deaf_tool,
     interrupts,
+    peers,
     process_exit,
     results,
     scaling,
@@ -30,7 +31,10 @@ BENCHMARKS: dict[str, Benchmark] = {
     "exit": process_exit.measure,
     "deaf": deaf_tool.measure,
 }
-WITHOUT_LOOP: dict[str, Callable[[bool, Report], None]] = {"results": results.measure}
+WITHOUT_LOOP: dict[str, Callable[[bool, Report], None]] = {
+    "results": results.measure,
+    "peers": peers.measure,
+}
 
 
 def main() -> int:
