@@ -42,6 +42,8 @@ class Kind(enum.Enum):
     CALL_STARTED = enum.auto()
     PROGRESS = enum.auto()
     OUTPUT = enum.auto()
+    MANY_OUTPUTS = enum.auto()
+    """Items that a generator has given since the last time: one entry, unfolded too."""
     CALL_SETTLED = enum.auto()
     MANY_SETTLED = enum.auto()
     """Calls that were cut together: one entry, however many; a reader unfolds it."""
@@ -51,8 +53,8 @@ class Kind(enum.Enum):
 
 Entry = tuple[Kind, Any, Any]
 """
-Kind; its subject: a record, some, a reason or None; and an output item, the
-calls among them whose start is to be told, or None.
+Kind; its subject: a record, some, a reason or None; and what belongs to it: an
+output item, the range of some, the calls whose start is to be told, or None.
 """
 
 
@@ -76,7 +78,7 @@ def to_event(batch_id: str, ledger: Ledger, entry: Entry) -> Event:
             return BatchStarted(batch_id)
         case Kind.BATCH_SETTLED:
             return BatchSettled(batch_id)
-        case Kind.MANY_SETTLED:
+        case Kind.MANY_SETTLED | Kind.MANY_OUTPUTS:
             msg = "a reader unfolds this entry"
             raise AssertionError(msg)
 
@@ -105,18 +107,28 @@ class Reader:
             entry = entries[self.position]
             self.position += 1
             if entry is not None:
-                if entry[0] is not Kind.MANY_SETTLED:
+                kind, subject, item = entry
+                if kind is Kind.MANY_SETTLED:
+                    self._unfolded = _ends(subject, item)
+                elif kind is Kind.MANY_OUTPUTS:
+                    self._unfolded = _outputs(subject, item)
+                else:
                     return entry
-                self._unfolded = _unfold(entry)
 
     @property
     def has_read_all(self) -> bool:
         return self._unfolded is None and self.position >= len(self._log.entries)
 
 
-def _unfold(entry: Entry) -> Iterator[Entry]:
+def _outputs(record: CallRecord, indices: range) -> Iterator[Entry]:
+    """Give an entry for each of these items of a generator."""
+    items = record.items or ()
+    for index in indices:
+        yield (Kind.OUTPUT, record, items[index])
+
+
+def _ends(records: list[CallRecord], starts_to_tell: set[CallRecord]) -> Iterator[Entry]:
     """Give the entries of calls that were settled together, in call order."""
-    _, records, starts_to_tell = entry
     for record in records:
         if record in starts_to_tell:
             yield (Kind.CALL_STARTED, record, None)

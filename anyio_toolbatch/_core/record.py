@@ -60,6 +60,7 @@ class CallRecord:
         "hosted",
         "index",
         "items",
+        "items_posted",
         "items_told",
         "kept_partial",
         "landing",
@@ -99,6 +100,7 @@ class CallRecord:
         self.error: BaseException | None = None
         self.kept_partial: Any = UNSET
         self.items: list[Any] | None = None
+        self.items_posted = False
         self.reported_progress: tuple[float, float | None, str | None] | None = None
         self.progress_posted = False
         self.cancel_hooks: list[Any] | None = None

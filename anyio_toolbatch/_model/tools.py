@@ -299,8 +299,12 @@ def check_seconds(name: str, value: object, *, optional: bool = True) -> None:
         expected = "a number of seconds" + (" or None" if optional else "")
         msg = f"{name} must be {expected}, not {type(value).__name__}"
         raise TypeError(msg)
-    if math.isnan(value) or value < 0:
-        msg = f"{name} must be ≥ 0 seconds, not {value!r}"
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.nan
+    if math.isnan(seconds) or seconds < 0:
+        msg = f"{name} must be ≥ 0 seconds, not {value!r:.40}"
         raise ValueError(msg)
 
 

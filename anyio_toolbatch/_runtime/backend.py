@@ -121,6 +121,8 @@ class Backend(ABC):
     clock: Callable[[], float]
     """The loop's clock in seconds; may be read from any thread."""
     cancelled_class: type[BaseException]
+    cancels_again: bool
+    """A cancelled scope cancels again on every pass, not only where the task waits."""
     scope_class: Callable[..., anyio.CancelScope]
     """Makes a cancel scope; called in a task of this loop."""
     hops_to_run_after_wake: int
@@ -218,6 +220,7 @@ class _AsyncioWaiter:
 class _AsyncioBackend(Backend):
     name = "asyncio"
     cancelled_class = asyncio.CancelledError
+    cancels_again = True
     # A woken task and a later callback stand in one queue, in order.
     hops_to_run_after_wake = 1
 
@@ -423,6 +426,7 @@ class _TrioWaiter:
 
 class _TrioBackend(Backend):
     name = "trio"
+    cancels_again = False
     # One round wakes tasks and runs posts in random order; the post after
     # the next is in a later round.
     hops_to_run_after_wake = 2

@@ -22,10 +22,12 @@ Cases in which a raised shield would do harm, and what is done instead:
    then: the shield stays down while the tool runs and is raised when it waits.
 2. *A nursery of the tool's own is open* (trio). It would swallow the
    cancellation when it closes. Same treatment while it is open.
-3. *The cancellation does not arrive*: the tool is in a shield of its own, or
-   awaits something that refuses to be cancelled. After `UNSEEN_SECONDS` the
-   shield goes up, so that nothing spins, and down whenever the tool runs, so
-   that it is cancelled as soon as it can be.
+3. *The cancellation does not arrive*: the tool is in a shield of its own,
+   awaits something that refuses to be cancelled, or something that takes its
+   time over it, such as an `asyncio.gather` of clean-ups. The shield goes up
+   all the same (at once on asyncio, whose scopes cancel again on every pass;
+   after `UNSEEN_SECONDS` on trio), and down whenever the tool runs, so that
+   it is cancelled as soon as it can be.
 
 Whoever ignores a cancellation gets another after `cleanup_grace` seconds, and
 then after twice as long each time.
@@ -103,9 +105,13 @@ class Stopper:
             self._outer.cancel(reason=self._mark)
         else:
             self._inner.shield = False
+        if self._backend.cancels_again:
+            # That was one, given synchronously. What the tool waits through
+            # (a gather, another task) must not get a second while it cleans up.
+            self.hush()
 
     def hush(self) -> None:
-        """Raise the shield if the cancellation has not arrived (case 3)."""
+        """Raise the shield: the cancellation has not arrived (case 3), or one is enough."""
         if self._unseen and not self.ended and not self._released:
             self._lower_to_run = True
             self._inner.shield = True

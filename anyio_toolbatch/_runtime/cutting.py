@@ -60,7 +60,7 @@ class Cutter:
     def request(self, message: str | None, grace: float | None) -> None:
         """Ask for an interrupt; from any thread, and from a signal handler."""
         self._requests.append((message, grace))
-        self._engine.hub.post(Cutter.handle_requests, self)
+        self._engine.hub.post_urgent(Cutter.handle_requests, self)
 
     def handle_requests(self) -> None:
         """Do what has been asked for; cheap where nothing has."""
@@ -232,7 +232,9 @@ class Cutter:
         status, reason = record.cut_status, record.cut_reason
         assert status is not None
         assert reason is not None
-        self._engine.publisher.add_items(record)  # what it gave until now
+        if record.items is not None:  # what it gave until now
+            self._engine.note_start(record)
+            self._engine.publisher.add_items(record)
         return Ending(
             status,
             reason,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -50,6 +51,8 @@ from .thread_carrier import close_awaitable
 from .waits import Waits
 
 __all__ = ("BatchEngine",)
+
+logger = logging.getLogger("anyio_toolbatch.runtime")
 
 
 class Visit(Protocol):
@@ -207,12 +210,12 @@ class BatchEngine:
     def start(self, records: list[CallRecord]) -> None:
         """Hand calls to their carriers; those for threads in one go."""
         blocking = [record for record in records if not record.hosted]
+        # Before a worker sees any: one whose value is awaitable becomes hosted.
+        hosted = [record for record in records if record.hosted]
         if blocking:
             self.state.lane.put(self, blocking)
-        if len(blocking) < len(records):
-            for record in records:
-                if record.hosted:
-                    self.start_on_loop(record)
+        for record in hosted:
+            self.start_on_loop(record)
 
     def start_on_loop(self, record: CallRecord) -> None:
         """Start a call as a task of the host, which is made if there is none."""
@@ -251,6 +254,7 @@ class BatchEngine:
 
     def land_items(self, record: CallRecord) -> None:
         """A generator has given items."""
+        record.items_posted = False  # before the look: what comes now is posted again
         if not self.ledger.is_settled(record.index):
             self.publisher.add_items(record)
 
@@ -423,6 +427,10 @@ class BatchEngine:
 
     def land_late(self, record: CallRecord) -> None:
         """A call that was let go has ended after all: the fence."""
+        ending = self.ledger.endings[record.index]
+        if ending is None or not ending.detached:
+            logger.error("call %r of %s ended twice", record.call, self.id)
+            return
         value, error = record.value, record.error
         record.value = record.error = None
         record.reported = True
@@ -431,8 +439,6 @@ class BatchEngine:
         if isinstance(error, CallDetached | self.hub.backend.cancelled_class):
             return  # our own cancellation, or the loop's
         self._count_late()
-        ending = self.ledger.endings[record.index]
-        assert ending is not None, "let go without an ending"
         let_go_at = record.ended_at if ending.at is None else ending.at
         self.publisher.add_late(
             LateResult(
@@ -460,9 +466,8 @@ class BatchEngine:
         # Before anybody hears of it: from here on there is nothing to interrupt.
         is_last = self._is_over()
         publisher = self.publisher
-        if ending.started and not record.start_told:
-            record.start_told = True
-            publisher.entries.append((Kind.CALL_STARTED, record, None))
+        if ending.started:
+            self.note_start(record)
         if record.items is not None and not ending.detached:
             publisher.add_items(record)
         publisher.entries.append((Kind.CALL_SETTLED, record, None))
@@ -472,6 +477,12 @@ class BatchEngine:
         if is_last:
             self._close()
         return True
+
+    def note_start(self, record: CallRecord) -> None:
+        """Enter that a call has started, if its end comes before that news."""
+        if not record.start_told:
+            record.start_told = True
+            self.publisher.entries.append((Kind.CALL_STARTED, record, None))
 
     def settle_many(self, records: list[CallRecord], ending: Ending) -> None:
         """
@@ -541,7 +552,7 @@ class BatchEngine:
         if record.halted or self.halted or self.ledger.is_settled(record.index):
             return False
         record.halted = True
-        self.hub.post(self._on_cancel, (record, message))
+        self.hub.post_urgent(self._on_cancel, (record, message))
         return True
 
     def _on_cancel(self, request: tuple[CallRecord, str | None]) -> None:

@@ -60,6 +60,7 @@ class Hub:
         self.shared: dict[str, Any] = {}
         """What the runners of the module-level functions share on this loop."""
         self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._urgent: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._wake_pending = Lock()
         self._chores: deque[Iterator[None]] = deque()
         self._chores_running = False
@@ -83,6 +84,17 @@ class Hub:
         return self._drain_soon()
 
     @unbroken
+    def post_urgent(self, function: Callable[[Any], None], argument: Any) -> bool:
+        """
+        The same, before all that was posted otherwise: a stop overtakes what tools say.
+
+        What has been finished before counts as finished all the same: the
+        tickets tell, not the order of the mailbox.
+        """
+        self._urgent.append((function, argument))
+        return self._drain_soon()
+
+    @unbroken
     def _drain_soon(self) -> bool:
         """Have the mailbox read, if that is not under way; False if it can't be."""
         if self._wake_pending.acquire(blocking=False):
@@ -91,6 +103,7 @@ class Hub:
             except LoopGoneError:
                 # Nobody will ever read it; let go of what it holds.
                 self._queue.clear()
+                self._urgent.clear()
                 self._wake_pending.release()
                 return False
             except BaseException:
@@ -103,7 +116,7 @@ class Hub:
         queue = self._queue
         for _ in range(ITEMS_PER_PASS):
             try:
-                function, argument = queue.popleft()
+                function, argument = (self._urgent or queue).popleft()
             except IndexError:
                 return
             try:

@@ -27,6 +27,9 @@ from .hub import Hub
 
 __all__ = ("Publisher",)
 
+EVENTS_AT_ONCE = 500
+"""Events that observers are told in one go; some milliseconds' worth."""
+
 logger = logging.getLogger("anyio_toolbatch.runtime")
 
 
@@ -95,10 +98,10 @@ class Publisher:
 
     def add_items(self, record: CallRecord) -> None:
         """Enter the items of a generator that have not been entered yet."""
-        items = record.items or ()
-        for item in items[record.items_told :]:
-            record.items_told += 1
-            self.add(Kind.OUTPUT, record, item)
+        told, given = record.items_told, len(record.items or ())
+        if given > told:
+            record.items_told = given
+            self.add(Kind.MANY_OUTPUTS, record, range(told, given))
 
     def report_progress(
         self, record: CallRecord, report: tuple[float, float | None, str | None]
@@ -164,8 +167,14 @@ class Publisher:
         if reader is not None and not self._is_held and not self._is_telling:
             self._is_telling = True
             try:
-                while not reader.has_read_all:
+                for _ in range(EVENTS_AT_ONCE):
+                    if reader.has_read_all:
+                        break
                     self._observe_next(reader)
+                else:
+                    # A flood: the rest in slices, so that the loop can breathe.
+                    self._is_held = True
+                    self._hub.run_in_slices(self.feed())
             finally:
                 self._is_telling = False
         if self._readers_waiting:

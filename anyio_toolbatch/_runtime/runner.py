@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,7 +55,9 @@ class ToolRunner:
             A call that was let go does not count: its place is free.
         max_detached: How many blocking calls that were let go may still run;
             at that number further blocking calls are refused
-            (``too_many_detached``) until some have ended.
+            (``too_many_detached``) until some have ended. Calls that run
+            when the number is reached may still be let go, so that there can
+            be as many more as there are threads at work.
         interrupt_grace: Seconds that running calls get to give their own
             answer when they are cut, for interrupts and timeouts alike.
         cleanup_grace: Seconds that an async tool which was told to stop can
@@ -106,6 +109,9 @@ class ToolRunner:
         self._observers = _checked_observers(observers)
         if on_late is not None and not callable(on_late):
             msg = f"on_late must be callable or None, not {type(on_late).__name__}"
+            raise TypeError(msg)
+        if inspect.iscoroutinefunction(on_late):
+            msg = "on_late must be a plain function; it is called, not awaited"
             raise TypeError(msg)
         self._on_late = on_late
         self._shares_account = False
@@ -480,6 +486,9 @@ def _checked_observers(observers: object) -> Sequence[Observer]:
         raise TypeError(msg)
     checked = tuple(observers)
     for observer in checked:
+        if inspect.iscoroutinefunction(observer):
+            msg = "an observer must be a plain function; it is called, not awaited"
+            raise TypeError(msg)
         if not callable(observer):
             msg = f"an observer must be callable, not {type(observer).__name__}"
             raise TypeError(msg)

@@ -91,8 +91,8 @@ class _ThreadCarrier:
             close_awaitable(value)
             record.landing = batch.land_late_quietly
             return False
-        record.hosted = True
         record.value = value
+        record.hosted = True
         record.end_ticket = [None]
         record.landing = batch.land_awaitable
         return True
@@ -157,7 +157,9 @@ def _stream(record: CallRecord) -> Any:
             if record.told:
                 raise CallDetached
             items.append(item)
-            batch.hub.post(batch.land_items, record)
+            if not record.items_posted:  # else the loop has not looked yet
+                record.items_posted = True
+                batch.hub.post(batch.land_items, record)
     finally:
         generator.close()
     return items[-1] if items else None

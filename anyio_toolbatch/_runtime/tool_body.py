@@ -68,5 +68,6 @@ def _tell_items(record: CallRecord) -> None:
     batch = record.batch
     if record.hosted:
         batch.land_items(record)
-    else:  # in a loop of its own, in a worker thread
+    elif not record.items_posted:  # in a loop of its own, in a worker thread
+        record.items_posted = True
         batch.hub.post(batch.land_items, record)
