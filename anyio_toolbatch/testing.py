@@ -367,6 +367,8 @@ class _Seen:
             case CallProgress(index=index) | CallOutput(index=index):
                 if index in self.settled:
                     return [f"{event!r} came after the end of its call"]
+                if index not in self.started:
+                    return [f"{event!r} came before the start of its call"]
             case _:
                 pass
         return []
