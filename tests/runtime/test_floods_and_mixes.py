@@ -91,7 +91,8 @@ async def test_interrupt_overtakes_what_tools_say() -> None:
             for n in range(20_000):
                 batch._engine.hub.post(handled.append, n)
             batch.interrupt()
-        assert len(handled) < 20_000
+            await batch.wait()  # leaving the block would look for itself
+            assert len(handled) < 20_000
         gate.open()
 
 
