@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
-import anyio.to_thread
+import anyio.lowlevel
 
 from ._model.events import (
     BatchInterrupted,
@@ -34,7 +34,9 @@ from ._model.events import (
 )
 from ._model.results import ToolResult
 from ._model.tools import Tool
+from ._runtime.backend import Waiter
 from ._runtime.context import keep_partial, report_progress
+from ._runtime.hub import Hub, current_hub
 
 __all__ = (
     "DeafTool",
@@ -82,6 +84,7 @@ class GatedTool:
         self._value = value
         self._error = error
         self._changed = threading.Condition()
+        self._watchers: list[tuple[Hub, Waiter]] = []
         self._is_open = False
         self._passes = 0
         self.started = 0
@@ -93,7 +96,7 @@ class GatedTool:
     def _run(self, **arguments: Any) -> Any:
         with self._changed:
             self.started += 1
-            self._changed.notify_all()
+            self._tell()
             passed = self._changed.wait_for(self._may_pass, LIVENESS_SECONDS)
             if passed and not self._is_open:
                 self._passes -= 1
@@ -107,7 +110,7 @@ class GatedTool:
         finally:
             with self._changed:
                 self.ended += 1
-                self._changed.notify_all()
+                self._tell()
 
     def _may_pass(self) -> bool:
         return self._is_open or self._passes > 0
@@ -133,13 +136,30 @@ class GatedTool:
         await self._wait(lambda: self.ended >= count, f"{count} to end")
 
     async def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        def wait() -> bool:
-            with self._changed:
-                return self._changed.wait_for(condition, LIVENESS_SECONDS)
+        hub = current_hub()
+        with anyio.move_on_after(LIVENESS_SECONDS):
+            while True:
+                waiter = hub.backend.waiter()
+                with self._changed:
+                    if condition():
+                        break
+                    self._watchers.append((hub, waiter))
+                await waiter.wait()
+            await anyio.lowlevel.checkpoint()
+            return
+        msg = f"waited in vain for calls of {self.tool.name!r}: {what}"
+        raise TimeoutError(msg)
 
-        if not await anyio.to_thread.run_sync(wait, abandon_on_cancel=True):
-            msg = f"waited in vain for calls of {self.tool.name!r}: {what}"
-            raise TimeoutError(msg)
+    def _tell(self) -> None:
+        """Wake whoever waits for a change, in threads and on loops; with the lock held."""
+        self._changed.notify_all()
+        watchers, self._watchers = self._watchers, []
+        for hub, waiter in watchers:
+            hub.post(_wake, waiter)
+
+
+def _wake(waiter: Waiter) -> None:
+    waiter.set()
 
 
 class DeafTool:

@@ -57,7 +57,7 @@ GroupItem = tuple[Callable[..., Coroutine[Any, Any, None]], Any, contextvars.Con
 logger = logging.getLogger("anyio_toolbatch.runtime")
 
 
-class LoopGoneError(Exception):
+class LoopGoneError(RuntimeError):
     """The event loop has been closed, or collected."""
 
 
@@ -271,6 +271,8 @@ class _AsyncioBackend(Backend):
 
     def start_background(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         loop = self.key
+        if loop.is_closed():
+            raise LoopGoneError
         task = loop.create_task(
             function(), name="anyio_toolbatch chores", context=contextvars.Context()
         )

@@ -51,6 +51,7 @@ from typing import Any
 import anyio
 
 from .backend import Backend, Timer
+from .tool_body import Ready
 
 __all__ = ("Draining", "Stopper", "run_stoppable")
 
@@ -187,7 +188,9 @@ async def run_stoppable(stopper: Stopper, body: Callable[[], Any]) -> Outcome:
     try:
         with stopper._outer, stopper._inner:
             value = body()
-            if isinstance(value, Coroutine):
+            if isinstance(value, Ready):
+                value = value.value
+            elif isinstance(value, Coroutine):
                 # The first step here: many tools need no other.
                 coroutine = value
                 try:

@@ -11,13 +11,13 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Self
 
 from .._core.record import CallRecord
 from .._model.calls import ToolCall
-from .backend import after_fork
+from .backend import after_fork, on_loop
 
 __all__ = (
     "CallContext",
@@ -29,7 +29,7 @@ __all__ = (
     "on_cancel",
     "report_progress",
     "requests_of",
-    "run_hooks_here",
+    "run_hooks",
 )
 
 logger = logging.getLogger("anyio_toolbatch.runtime")
@@ -242,11 +242,15 @@ def on_cancel(callback: Callable[[], object]) -> CancelHook:
 class CancelHook:
     """A registered callback of `on_cancel`; a context manager that unregisters it."""
 
-    __slots__ = ("_callback", "_record")
+    __slots__ = ("_callback", "_context", "_record")
 
     def __init__(self, record: CallRecord, callback: Callable[[], object]) -> None:
         self._record = record
         self._callback = callback
+        # Of the tool, as it is now: the callback runs elsewhere.
+        self._context = copy_context()
+        if record.hosted:
+            self._context = on_loop(self._context, record.batch.hub.backend)
 
     def unregister(self) -> bool:
         """Take the callback away; False if it has been called, or is being called."""
@@ -258,7 +262,7 @@ class CancelHook:
 
     def _run(self) -> None:
         try:
-            self._callback()
+            self._context.run(self._callback)
         except BaseException:
             logger.exception("on_cancel callback of call %r failed", self._record.call)
 
@@ -312,13 +316,3 @@ def run_hooks(record: CallRecord) -> None:
         except IndexError:
             return
         hook._run()
-
-
-def run_hooks_here(record: CallRecord) -> None:
-    """Run them on this thread, in a copy of the call's context."""
-
-    def run() -> None:
-        current.set(record)
-        run_hooks(record)
-
-    record.context.copy().run(run)

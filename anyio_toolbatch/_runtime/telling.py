@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .._core.record import CallRecord
 from .cancellation import Draining, Stopper
-from .context import run_hooks_here, set_flag
+from .context import run_hooks, set_flag
 from .hub import Hub
 from .thread_carrier import HOOK_CARRIER, OwnLoop
 from .threads import Lane
@@ -40,14 +40,17 @@ class Teller:
         set_flag(record)
         stopper = record.stopper
         if isinstance(stopper, Stopper):
-            self.drain(stopper)
+            try:
+                self.drain(stopper)
+            except RuntimeError:
+                pass  # its loop is gone, and it with it
         elif isinstance(stopper, OwnLoop):
             stopper.tell()
         for request in list(record.loop_requests or ()):
             request.cut()
         if record.cancel_hooks:
             if record.hosted:
-                run_hooks_here(record)
+                run_hooks(record)
             else:
                 self._hook_lane().put(record.batch, [record])
 

@@ -17,7 +17,7 @@ import anyio
 from .._core.record import CallRecord
 from .._errors import CallDetached
 from .cancellation import Draining, Outcome, Stopper, run_stoppable
-from .context import current, run_hooks_here
+from .context import current, run_hooks
 from .hub import current_hub
 from .tool_body import body_of
 
@@ -120,14 +120,14 @@ class _HookCarrier:
     """Runs the `on_cancel` callbacks of blocking calls: they may block, too."""
 
     def run(self, record: CallRecord) -> bool:
-        run_hooks_here(record)
+        run_hooks(record)
         return True
 
     def report(self, record: CallRecord) -> None: ...
 
     def thread_failed(self, record: CallRecord, error: BaseException) -> None:
         # Better on the loop than not at all: it is what ends a stuck call.
-        record.batch.hub.post(run_hooks_here, record)
+        record.batch.hub.post(run_hooks, record)
 
 
 HOOK_CARRIER = _HookCarrier()

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._core.record import CallRecord
 
-__all__ = ("as_coroutine", "body_of")
+__all__ = ("Ready", "as_coroutine", "body_of")
 
 
 def body_of(record: CallRecord) -> Callable[[], Any]:
@@ -28,9 +28,18 @@ def body_of(record: CallRecord) -> Callable[[], Any]:
         case "async_generator":
             return lambda: _stream_async(record)
         case "sync_generator":
-            return lambda: _stream_here(record)
+            return lambda: Ready(_stream_here(record))
         case "async" | "sync":
             return lambda: as_coroutine(tool.func(**record.arguments))
+
+
+class Ready:
+    """A value that is the call's own, also where it happens to be a coroutine."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 def as_coroutine(made: Any) -> Any:

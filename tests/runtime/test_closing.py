@@ -40,7 +40,12 @@ async def test_close_from_a_thread_during_an_open(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("kind", "carrier"),
-    [("async function", "loop"), ("async function", "thread"), ("generator", "thread")],
+    [
+        ("async function", "loop"),
+        ("async function", "thread"),
+        ("generator", "loop"),
+        ("generator", "thread"),
+    ],
 )
 async def test_only_what_plain_functions_return_is_awaited(kind: str, carrier: Any) -> None:
     """P9, §3.2: a coroutine object that any other tool gives is its value."""

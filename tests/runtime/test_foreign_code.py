@@ -248,6 +248,7 @@ async def test_on_cancel_callback_has_the_calls_context(carrier: str) -> None:
             called.set()
 
     def register() -> None:
+        variable.set(f"{variable.get()}, then the tool's")
         on_cancel(hook)
         inside.set()
 
@@ -267,4 +268,4 @@ async def test_on_cancel_callback_has_the_calls_context(carrier: str) -> None:
             batch.interrupt()
         assert await anyio.to_thread.run_sync(called.wait, LIVENESS)
         assert await runner.wait_detached(LIVENESS)
-    assert seen == [("the submitter's", "its id")]
+    assert seen == [("the submitter's, then the tool's", "its id")]

@@ -31,17 +31,19 @@ async def test_each_call_has_its_own_pause() -> None:
     async with runner.open_batch() as batch:
         handles = [batch.submit(ToolCall(name, name)) for name in ("first", "second")]
         await anyio.wait_all_tasks_blocked()
-        handles[0].cancel()
-        await anyio.sleep(3)
-        handles[1].cancel()
-        await anyio.sleep(3)  # at 6: the first has had its pulse at 4
-        assert (first.cancellations, second.cancellations) == (2, 1)
-        await anyio.sleep(2)  # at 8: the second has had its own at 7
-        assert (first.cancellations, second.cancellations) == (2, 2)
-        await anyio.sleep(6)  # at 14: the first has had its next at 12
-        assert (first.cancellations, second.cancellations) == (3, 2)
-        first.release()
-        second.release()
+        try:
+            handles[0].cancel()
+            await anyio.sleep(3)
+            handles[1].cancel()
+            await anyio.sleep(3)  # at 6: the first has had its pulse at 4
+            assert (first.cancellations, second.cancellations) == (2, 1)
+            await anyio.sleep(2)  # at 8: the second has had its own at 7
+            assert (first.cancellations, second.cancellations) == (2, 2)
+            await anyio.sleep(6)  # at 14: the first has had its next at 12
+            assert (first.cancellations, second.cancellations) == (3, 2)
+        finally:
+            first.release()
+            second.release()
     assert await runner.wait_detached(1)
     await anyio.wait_all_tasks_blocked()
     assert timers_left() == 0
@@ -71,14 +73,16 @@ async def test_cancellation_that_does_not_arrive_spins_for_no_call(
     async with runner.open_batch() as batch:
         handles = [batch.submit(ToolCall(name, name)) for name in ("deaf", "stuck")]
         await anyio.wait_all_tasks_blocked()
-        handles[0].cancel()
-        await anyio.sleep(1)
-        told_at = anyio.current_time()
-        handles[1].cancel()
-        await anyio.sleep(3)  # the pulse of the first comes after these
-        assert 0 <= cancelled_at[-1] - told_at < 1
-        released.set()
-        deaf.release()
+        try:
+            handles[0].cancel()
+            await anyio.sleep(1)
+            told_at = anyio.current_time()
+            handles[1].cancel()
+            await anyio.sleep(3)  # the pulse of the first comes after these
+            assert 0 <= cancelled_at[-1] - told_at < 1
+        finally:
+            released.set()
+            deaf.release()
     assert await runner.wait_detached(1)
     await anyio.wait_all_tasks_blocked()
     assert timers_left() == 0
