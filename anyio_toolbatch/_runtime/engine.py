@@ -47,7 +47,7 @@ from .loop_carrier import run_on_loop
 from .publisher import Publisher
 from .state import LoopState
 from .telling import Teller
-from .thread_carrier import close_awaitable
+from .tool_body import close_awaitable
 from .waits import Waits
 
 __all__ = ("BatchEngine",)

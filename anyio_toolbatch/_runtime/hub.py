@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from .backend import (
@@ -31,9 +31,6 @@ from .backend import (
     local_of,
     unbroken,
 )
-
-if TYPE_CHECKING:
-    from .state import LoopState
 
 __all__ = ("Hub", "current_hub")
 
@@ -55,7 +52,7 @@ class Hub:
         self.backend = backend
         self.clock = backend.clock
         self.thread_id = get_ident()
-        self.states: WeakKeyDictionary[Any, LoopState] = WeakKeyDictionary()
+        self.states: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
         """By runner: its limits and counts on this loop."""
         self.shared: dict[str, Any] = {}
         """What the runners of the module-level functions share on this loop."""

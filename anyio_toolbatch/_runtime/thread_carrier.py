@@ -9,7 +9,6 @@ loop is to do (`record.landing`) is set here, and only here.
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,7 +18,7 @@ from .._errors import CallDetached
 from .cancellation import Draining, Outcome, Stopper, run_stoppable
 from .context import current, run_hooks
 from .hub import current_hub
-from .tool_body import body_of
+from .tool_body import body_of, close_awaitable
 
 if TYPE_CHECKING:
     from .engine import BatchEngine
@@ -205,9 +204,3 @@ async def _own_loop_main(record: CallRecord) -> Outcome:
         return await run_stoppable(stopper, body_of(record))
     finally:
         own_loop.ended()
-
-
-def close_awaitable(value: Any) -> None:
-    """Let go of an awaitable that nobody will await, without a warning."""
-    if inspect.iscoroutine(value):
-        value.close()

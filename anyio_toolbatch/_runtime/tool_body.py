@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from .._core.record import CallRecord
 
-__all__ = ("Ready", "as_coroutine", "body_of")
+__all__ = ("Ready", "as_coroutine", "body_of", "close_awaitable")
 
 
 def body_of(record: CallRecord) -> Callable[[], Any]:
@@ -80,3 +81,9 @@ def _tell_items(record: CallRecord) -> None:
     elif not record.items_posted:  # in a loop of its own, in a worker thread
         record.items_posted = True
         batch.hub.post(batch.land_items, record)
+
+
+def close_awaitable(value: Any) -> None:
+    """Let go of an awaitable that nobody will await, without a warning."""
+    if inspect.iscoroutine(value):
+        value.close()
