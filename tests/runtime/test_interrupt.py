@@ -105,8 +105,11 @@ async def test_shielded_async_call_is_let_go_at_once() -> None:
 async def test_finished_results_are_kept(promises: PromiseObserver) -> None:
     """P3: what is in when the interrupt comes is a real result, partials included."""
 
+    published = threading.Event()
+
     def with_partial() -> None:
         keep_partial("half")
+        published.set()
         current_call().cancelled.wait(LIVENESS)
 
     gate = GatedTool()
@@ -118,6 +121,7 @@ async def test_finished_results_are_kept(promises: PromiseObserver) -> None:
         async with runner.open_batch(calls("quick", "gated", "with_partial")) as batch:
             await quick.wait_ended()
             await gate.wait_started()
+            await until(published.is_set)
             await until(lambda: batch.snapshot()[0] is not None)
             batch.interrupt()
         assert [r.value for r in batch.results] == ["real", None, None]
