@@ -41,6 +41,8 @@ BACKENDS = ("asyncio", "uvloop", "trio")
 
 TIDY_SECONDS = 0.5
 """For calls that were told to stop; `--grace` is there for those that need more."""
+BEAT_SECONDS = 0.2
+"""How late a Ctrl-C may come through at worst; see `_stay_awake`."""
 LEAVE_SECONDS = 1.0
 """From the answer to the process's end, at most."""
 
@@ -156,6 +158,7 @@ class _TurnRun:
                     batch.submit(call)
                 batch.seal()
                 await self._interrupt_after(batch)
+                await _stay_awake(batch)
         except KeyboardInterrupt:
             # A tool's own, since Ctrl-C goes another way; it counts as that.
             self.signals.first = self.signals.first or signal.SIGINT
@@ -246,6 +249,18 @@ class _TurnRun:
             self._say_farewell()
         else:
             say(f"Left at once; {self._target.untouched}.")
+
+
+async def _stay_awake(batch: ToolBatch) -> None:
+    """
+    Wait for the batch, and let the event loop turn now and then.
+
+    asyncio without a wake-up descriptor misses a signal that comes between
+    its last look and its sleep: the handler runs when the loop next turns.
+    """
+    while None in batch.snapshot():
+        with anyio.move_on_after(BEAT_SECONDS):
+            await batch.wait()
 
 
 def _title(count: int, backend: str) -> str:

@@ -205,23 +205,22 @@ async def test_closing_interrupts_and_is_bounded() -> None:
 
 async def test_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """T14: a failed thread start is that call's failure; the others keep their results."""
-    start = threading.Thread.start
-    started = 0
-
-    def failing_start(thread: threading.Thread) -> None:
-        nonlocal started
-        if thread.name == "anyio_toolbatch worker":
-            started += 1
-            if started == 3:
-                raise RuntimeError("can't start new thread")
-        start(thread)
-
     from anyio_toolbatch._runtime import threads
 
-    monkeypatch.setattr(threads, "_idle", type(threads._idle)())
-    monkeypatch.setattr(threading.Thread, "start", failing_start)
+    bring = threads._bring_thread
+    brought = 0
+
+    def refuse_the_third(lane: threads.Lane) -> None:
+        nonlocal brought
+        if lane.limit == 17:  # this test's own; others may be ending still
+            brought += 1
+            if brought == 3:
+                raise RuntimeError("can't start new thread")
+        bring(lane)
+
+    monkeypatch.setattr(threads, "_bring_thread", refuse_the_third)
     gate = GatedTool(value="real")
-    async with ToolRunner([gate.tool]) as runner:
+    async with ToolRunner([gate.tool], max_threads=17) as runner:
         async with runner.open_batch([ToolCall(str(i), "gated") for i in range(3)]) as batch:
             await gate.wait_started(2)
             await until(lambda: batch.snapshot()[2] is not None)
@@ -238,12 +237,16 @@ async def test_no_thread_at_all_fails_every_waiting_call(
     """P1: where nobody would ever come for them, all calls have a result at once."""
     from anyio_toolbatch._runtime import threads
 
-    def failing_start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    bring = threads._bring_thread
 
-    monkeypatch.setattr(threads, "_idle", type(threads._idle)())
-    monkeypatch.setattr(threads.threading.Thread, "start", failing_start)
-    results = await run_batch([ToolCall(str(i), "t") for i in range(5)], {"t": lambda: 1})
+    def refuse(lane: threads.Lane) -> None:
+        if lane.limit == 18:
+            raise RuntimeError("can't start new thread")
+        bring(lane)
+
+    monkeypatch.setattr(threads, "_bring_thread", refuse)
+    calls = [ToolCall(str(i), "t") for i in range(5)]
+    results = await run_batch(calls, {"t": lambda: 1}, max_threads=18)
     assert [r.status.value for r in results] == ["failed"] * 5
 
 
