@@ -109,12 +109,12 @@ async def test_b2_wedged_inner_call_holds_no_turn(promises: PromiseObserver) -> 
     async def child() -> str:
         return "from the child"
 
-    async def subagent() -> list[ToolResult]:
+    async def inner_agent() -> list[ToolResult]:
         return await run_batch(calls("child", "wedged"), [child, gate.tool], observers=[watch])
 
     with letting_go(gate), anyio.fail_after(LIVENESS):
-        async with ToolRunner([subagent], observers=[promises]) as runner:
-            async with runner.open_batch(calls("subagent")) as batch:
+        async with ToolRunner([inner_agent], observers=[promises]) as runner:
+            async with runner.open_batch(calls("inner_agent")) as batch:
                 await gate.wait_started()
                 batch.interrupt()
             assert shape(batch.results) == [CUT]
