@@ -44,7 +44,6 @@ __all__ = (
     "current_loop_key",
     "local_of",
     "on_loop",
-    "publishing_context",
     "unbroken",
     "worker_context",
 )
@@ -228,7 +227,7 @@ class _AsyncioBackend(Backend):
         self._loop = weakref.ref(loop)
         self.clock = _asyncio_clock(loop)
         self.scope_class = _asyncio_scope_class()
-        self._context = _loop_context("asyncio")
+        self._context = on_loop(contextvars.Context(), self)
 
     @property
     def key(self) -> asyncio.AbstractEventLoop:
@@ -826,30 +825,13 @@ def worker_context() -> contextvars.Context:
     return context
 
 
-def publishing_context(backend: Backend) -> contextvars.Context:
-    """Copy the current context for callbacks on the loop, where no task is current."""
-    context = contextvars.copy_context()
-    variable = _sniffio_variable()
-    if variable is not None:
-        context.run(variable.set, backend.name)
-    return context
-
-
 def on_loop(context: contextvars.Context, backend: Backend) -> contextvars.Context:
-    """Return a copy of a worker's context for a callback on the loop."""
+    """Return a copy of a context for callbacks on the loop, where no task is current."""
     copy = context.copy()
     variable = _sniffio_variable()
     if variable is not None:
         copy.run(variable.set, backend.name)
     return copy
-
-
-def _loop_context(name: str) -> contextvars.Context:
-    context = contextvars.Context()
-    variable = _sniffio_variable()
-    if variable is not None:
-        context.run(variable.set, name)
-    return context
 
 
 def _sniffio_variable() -> contextvars.ContextVar[str | None] | None:

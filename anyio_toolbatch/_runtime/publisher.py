@@ -22,7 +22,7 @@ from .._core.publication import EventLog, Kind, Reader, to_event
 from .._core.record import CallRecord
 from .._model.events import Event, LateResultDropped
 from .._model.results import LateResult
-from .backend import Waiter, publishing_context
+from .backend import Waiter, on_loop
 from .hub import Hub
 
 __all__ = ("Publisher",)
@@ -78,7 +78,7 @@ class Publisher:
         self._is_telling = False
         self._context: contextvars.Context | None = None
         if observers or on_late is not None:
-            self._context = publishing_context(hub.backend)
+            self._context = on_loop(contextvars.copy_context(), hub.backend)
         self._observed: Reader | None = self._log.open_reader() if observers else None
         self._is_held = False
         self._is_over = False
