@@ -1,8 +1,9 @@
 """
 What a batch publishes: one log, read by any number of readers.
 
-The log is kept compact: an entry is a tuple, made into an event only when
-somebody reads it, since most batches have no reader. A reader is a position
+The log is kept compact: an entry is a tuple, or for a call's start and end but
+a number, and made into an event only when somebody reads it, since most
+batches have no reader. A reader is a position
 in the log, so each sees everything from the batch's start, and one that is
 slow or dead costs nothing but the log that is kept anyway.
 
@@ -15,7 +16,7 @@ dropped, so that it does not grow with the number of reports.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -106,6 +107,8 @@ class Reader:
                 return None
             entry = entries[self.position]
             self.position += 1
+            if isinstance(entry, int):
+                return self._log.entry_of(entry)
             if entry is not None:
                 kind, subject, item = entry
                 if kind is Kind.MANY_SETTLED:
@@ -138,11 +141,12 @@ def _ends(records: list[CallRecord], starts_to_tell: set[CallRecord]) -> Iterato
 class EventLog:
     """The entries of one batch, oldest first; None where one was dropped."""
 
-    __slots__ = ("_dropped", "_progress_at", "_readers", "entries")
+    __slots__ = ("_dropped", "_progress_at", "_readers", "_records", "entries")
 
-    def __init__(self) -> None:
-        # Always the same list: whoever writes much holds it.
-        self.entries: list[Entry | None] = []
+    def __init__(self, records: Sequence[CallRecord] = ()) -> None:
+        self._records = records
+        """The batch's own list of its calls, which grows with it."""
+        self.entries: list[Entry | int | None] = []
         # Weak: an iterator that was left alone must not be kept by the log.
         # Made when first needed: most batches have no reader.
         self._readers: WeakSet[Reader] | None = None
@@ -151,6 +155,18 @@ class EventLog:
 
     def add(self, kind: Kind, subject: Any = None, item: Any = None) -> None:
         self.entries.append((kind, subject, item))
+
+    def add_start(self, record: CallRecord) -> None:
+        self.entries.append(2 * record.index)
+
+    def add_end(self, record: CallRecord) -> None:
+        self.entries.append(2 * record.index + 1)
+
+    def entry_of(self, number: int) -> Entry:
+        """Return what `add_start` or `add_end` has entered."""
+        index, is_end = divmod(number, 2)
+        kind = Kind.CALL_SETTLED if is_end else Kind.CALL_STARTED
+        return (kind, self._records[index], None)
 
     def add_progress(self, record: CallRecord) -> bool:
         """Enter that the call has a newer report; False if an unread entry shows it."""

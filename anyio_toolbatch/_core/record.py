@@ -1,8 +1,10 @@
 """
 What is known of one call while its batch lives, and its two tickets.
 
-A ticket is a list of one item; taking it is ``list.pop()``, which CPython
-makes atomic, so whoever pops first has it and everybody else knows.
+A ticket is a call's place in a set of its batch; taking it is ``set.remove``,
+which CPython makes atomic, so whoever removes first has it and everybody else
+gets a KeyError. (Sets of the batch, not an object a call: the collector looks
+at every object, and a large batch is what it looks at most.)
 
 The race of start and cut: a worker takes the *start* ticket just before the
 tool's first line, a cut takes it to keep the call from starting. Exactly one
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from .._model.results import Reason, Status
     from .._model.tools import Tool
 
-__all__ = ("UNSET", "CallRecord")
+__all__ = ("UNSET", "CallRecord", "Tickets")
 
 
 class _Unset:
@@ -36,6 +38,21 @@ class _Unset:
 
 UNSET = _Unset()
 """What no tool can have given; None is a value like any other."""
+
+
+class Tickets:
+    """The tickets of one batch that nobody has taken yet; see the file's head."""
+
+    __slots__ = ("ends", "starts")
+
+    def __init__(self) -> None:
+        self.starts: set[CallRecord] = set()
+        self.ends: set[CallRecord] = set()
+
+    def issue(self, records: list[CallRecord]) -> None:
+        """Give each of these calls both of its tickets."""
+        self.starts.update(records)
+        self.ends.update(records)
 
 
 class CallRecord:
@@ -52,7 +69,6 @@ class CallRecord:
         "context",
         "cut_reason",
         "cut_status",
-        "end_ticket",
         "ended",
         "ended_at",
         "error",
@@ -70,7 +86,6 @@ class CallRecord:
         "reported",
         "reported_progress",
         "restarted",
-        "start_ticket",
         "start_told",
         "started_at",
         "stopper",
@@ -90,9 +105,6 @@ class CallRecord:
         self.tool: Tool = None  # type: ignore[assignment]  # set unless invalid
         self.arguments: dict[str, Any] = call.arguments
         self.context: Any = None
-        # -- shared, see the head of this file
-        self.start_ticket = [None]
-        self.end_ticket = [None]
         # -- written by whoever runs the tool
         self.started_at = 0.0
         self.ended_at = 0.0
@@ -137,4 +149,4 @@ class CallRecord:
     @property
     def is_waiting(self) -> bool:
         """Not started, as far as the tickets tell."""
-        return bool(self.start_ticket)
+        return self in self.batch.tickets.starts

@@ -111,21 +111,22 @@ class Cutter:
         engine = self._engine
         not_started = Ending(status, reason, started=False, at=engine.hub.clock())
         running = []
+        tickets = engine.tickets
         for record in records:
             record.halted = True
             if record.cut_reason is None:
                 record.cut_status, record.cut_reason = status, reason
-            if record.start_ticket:
+            if record in tickets.starts:
                 try:
-                    record.start_ticket.pop()
-                except IndexError:
+                    tickets.starts.remove(record)
+                except KeyError:
                     pass  # it has just been started
                 else:
                     engine.settle(record, not_started)
                     # It may have been given its places, and not used them yet.
                     engine.state.release(record)
                     continue
-            if record.end_ticket or record.awaiting:
+            if record in tickets.ends or record.awaiting:
                 running.append(record)
             else:
                 engine.take_end(record)
@@ -183,6 +184,7 @@ class Cutter:
         now = engine.hub.clock()
         # One pass, written flat: the user is waiting for its end.
         endings = engine.ledger.endings
+        ends = engine.tickets.ends
         gone: list[CallRecord] = []
         alike: list[CallRecord] = []  # differ in nothing, and share one ending
         reason = records[0].cut_reason if records else None
@@ -190,8 +192,8 @@ class Cutter:
             if endings[record.index] is not None:
                 continue
             try:
-                record.end_ticket.pop()
-            except IndexError:
+                ends.remove(record)
+            except KeyError:
                 if not record.awaiting:
                     engine.take_end(record)
                     state.release(record)

@@ -26,7 +26,7 @@ from typing import Protocol
 
 from .._core.ledger import COMPLETED, COMPLETED_WITH_ERROR, FAILED, Ending, Ledger
 from .._core.publication import Kind, Reader
-from .._core.record import UNSET, CallRecord
+from .._core.record import UNSET, CallRecord, Tickets
 from .._errors import (
     BatchNotSettledError,
     BatchSealedError,
@@ -85,6 +85,7 @@ class BatchEngine:
         self.hub: Hub = state.hub
         self.records: list[CallRecord] = []
         self.ledger = Ledger()
+        self.tickets = Tickets()
         self.sealed = False
         self.closed = False
         """Sealed, and every call settled: nothing can happen any more."""
@@ -95,7 +96,7 @@ class BatchEngine:
         self._fail_fast = fail_fast
         self._count_late = count_late
         self.publisher = Publisher(
-            self.id, self.hub, self.ledger, observers, on_late, self._on_break
+            self.id, self.hub, self.records, self.ledger, observers, on_late, self._on_break
         )
         self.cutter = Cutter(self, interrupt_grace)
         self.teller = Teller(self.hub, state.cleanup_grace)
@@ -122,6 +123,7 @@ class BatchEngine:
         new = [CallRecord(self, call, now) for call in calls]
         for record, index in zip(new, self.ledger.open(len(new)), strict=True):
             record.index = index
+        self.tickets.issue(new)
         self.records.extend(new)
         self._submitters = worker_context()
         # Only now: a call that settles at once must not close a batch whose
@@ -241,8 +243,8 @@ class BatchEngine:
             return False  # the cut that is on its way settles it
         record.started_at = self.hub.clock()
         try:
-            record.start_ticket.pop()
-        except IndexError:
+            self.tickets.starts.remove(record)
+        except KeyError:
             return False
         self._started(record)
         return True
@@ -262,7 +264,7 @@ class BatchEngine:
         if record.start_told:
             return
         record.start_told = True
-        self.publisher.add(Kind.CALL_STARTED, record)
+        self.publisher.add_start(record)
         timeout = record.tool.timeout
         if timeout is not None:
             left = timeout - (self.hub.clock() - record.started_at)
@@ -290,8 +292,8 @@ class BatchEngine:
         if outcome.stopped:
             error = CallDetached()
         try:
-            record.end_ticket.pop()
-        except IndexError:
+            self.tickets.ends.remove(record)
+        except KeyError:
             record.value, record.error = outcome.value, error
             self.land_late(record)
             return
@@ -470,7 +472,7 @@ class BatchEngine:
             self.note_start(record)
         if record.items is not None and not ending.detached:
             publisher.add_items(record)
-        publisher.entries.append((Kind.CALL_SETTLED, record, None))
+        publisher.log.add_end(record)
         if publisher.is_heard:
             publisher.tell()
         self.waits.settled(record)
@@ -482,7 +484,7 @@ class BatchEngine:
         """Enter that a call has started, if its end comes before that news."""
         if not record.start_told:
             record.start_told = True
-            self.publisher.entries.append((Kind.CALL_STARTED, record, None))
+            self.publisher.log.add_start(record)
 
     def settle_many(self, records: list[CallRecord], ending: Ending) -> None:
         """
@@ -599,7 +601,7 @@ class BatchEngine:
         # Either a worker sees that starts are wanted and posts its own, or
         # its start is seen here: it stores the time, then looks.
         for record in self.unsettled():
-            if not record.start_ticket and record.started_at:
+            if not record.is_waiting and record.started_at:
                 self._started(record)
         return reader
 

@@ -44,14 +44,13 @@ class Publisher:
         "_is_over",
         "_is_telling",
         "_ledger",
-        "_log",
         "_observed",
         "_observers",
         "_on_break",
         "_on_late",
         "_readers_waiting",
-        "entries",
         "is_heard",
+        "log",
         "wants_starts",
     )
 
@@ -59,6 +58,7 @@ class Publisher:
         self,
         batch_id: str,
         hub: Hub,
+        records: Sequence[CallRecord],
         ledger: Ledger,
         observers: Sequence[Callable[[Event], object]],
         on_late: Callable[[LateResult], object] | None,
@@ -69,9 +69,8 @@ class Publisher:
         self._batch_id = batch_id
         self._hub = hub
         self._ledger = ledger
-        self._log = EventLog()
-        self.entries = self._log.entries
-        """The log's own list, for who enters much at once; `tell` afterwards."""
+        self.log = EventLog(records)
+        """For who enters much at once; `tell` afterwards."""
         self._observers = observers
         self._on_late = on_late
         self._on_break = on_break
@@ -79,7 +78,7 @@ class Publisher:
         self._context: contextvars.Context | None = None
         if observers or on_late is not None:
             self._context = on_loop(contextvars.copy_context(), hub.backend)
-        self._observed: Reader | None = self._log.open_reader() if observers else None
+        self._observed: Reader | None = self.log.open_reader() if observers else None
         self._is_held = False
         self._is_over = False
         self._readers_waiting: list[Waiter] = []
@@ -90,9 +89,15 @@ class Publisher:
 
     def add(self, kind: Kind, subject: Any = None, item: Any = None) -> None:
         """Enter what has happened, and tell whoever listens."""
-        self._log.add(kind, subject, item)
+        self.log.add(kind, subject, item)
         if kind is Kind.BATCH_SETTLED:
             self._is_over = True
+        if self.is_heard:
+            self.tell()
+
+    def add_start(self, record: CallRecord) -> None:
+        """Enter that a call has started, and tell whoever listens."""
+        self.log.add_start(record)
         if self.is_heard:
             self.tell()
 
@@ -123,7 +128,7 @@ class Publisher:
         # `progress` says: only the loop writes that, and only here.
         if not self._ledger.is_settled(record.index):
             record.progress = record.reported_progress
-            if self._log.add_progress(record):
+            if self.log.add_progress(record):
                 self.tell()
 
     def add_late(self, late: LateResult) -> None:
@@ -205,7 +210,7 @@ class Publisher:
     def open_reader(self) -> Reader:
         """Start reading from the batch's start."""
         self.wants_starts = self.is_heard = True
-        return self._log.open_reader()
+        return self.log.open_reader()
 
     async def next_event(self, reader: Reader) -> Event | None:
         """Return the reader's next event; None after the last."""

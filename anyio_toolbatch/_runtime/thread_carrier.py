@@ -43,8 +43,8 @@ class _ThreadCarrier:
         clock = batch.hub.clock
         record.started_at = clock()
         try:
-            record.start_ticket.pop()
-        except IndexError:
+            batch.tickets.starts.remove(record)
+        except KeyError:
             return True
         if batch.publisher.wants_starts or record.tool.timeout is not None:
             batch.hub.post(batch.land_start, record)
@@ -64,8 +64,8 @@ class _ThreadCarrier:
         record.ended = True
         record.cancel_hooks = None  # what they would unblock is over
         try:
-            record.end_ticket.pop()
-        except IndexError:
+            batch.tickets.ends.remove(record)
+        except KeyError:
             record.landing = batch.land_late
             return False
         if record.error is not None:
@@ -84,15 +84,15 @@ class _ThreadCarrier:
         """
         record.awaiting = True
         try:
-            record.end_ticket.pop()
-        except IndexError:
+            batch.tickets.ends.remove(record)
+        except KeyError:
             record.ended = True
             close_awaitable(value)
             record.landing = batch.land_late_quietly
             return False
         record.value = value
         record.hosted = True
-        record.end_ticket = [None]
+        batch.tickets.ends.add(record)
         record.landing = batch.land_awaitable
         return True
 

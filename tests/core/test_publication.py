@@ -136,10 +136,11 @@ def test_newest_progress_is_seen_by_the_slow_beside_the_fast() -> None:
 @pytest.mark.parametrize("dead_readers", [0, 1])
 def test_flood_of_reports_leaves_the_log_short(dead_readers: int) -> None:
     """P10: neither a fast reader nor a dead one makes the log grow with the reports."""
-    log, record = EventLog(), make_record()
+    record = make_record()
+    log = EventLog([record])
     dead = [log.open_reader() for _ in range(dead_readers)]
     fast = log.open_reader()
-    log.add(Kind.CALL_STARTED, record)
+    log.add_start(record)
     longest = 0
     for progress in range(2_000):
         report(log, record, progress)
@@ -153,7 +154,8 @@ def test_flood_of_reports_leaves_the_log_short(dead_readers: int) -> None:
 @pytest.mark.parametrize("dead_readers", [0, 1])
 def test_unread_flood_is_one_entry(dead_readers: int) -> None:
     """P10: where nobody reads, reports cost nothing but the first."""
-    log, record = EventLog(), make_record()
+    record = make_record()
+    log = EventLog([record])
     dead = [log.open_reader() for _ in range(dead_readers)]
     told = [report(log, record, progress) for progress in range(1_000)]
     assert (told.count(True), len(log.entries)) == (1, 1)
@@ -266,9 +268,9 @@ def test_every_kind_has_an_event() -> None:
 
 def test_calls_that_were_cut_together_are_unfolded() -> None:
     """§3.4: a reader sees a start, where it is news, and an end for each of many calls."""
-    log = EventLog()
     one, two = make_record(0), make_record(1)
-    log.add(Kind.CALL_STARTED, one)
+    log = EventLog([one, two])
+    log.add_start(one)
     log.add(Kind.MANY_SETTLED, [one, two], {two})
     log.add(Kind.BATCH_SETTLED)
     early, late = log.open_reader(), log.open_reader()

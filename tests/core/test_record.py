@@ -11,14 +11,19 @@ from collections.abc import Iterator
 import pytest
 
 from anyio_toolbatch import ToolCall
-from anyio_toolbatch._core.record import UNSET, CallRecord
+from anyio_toolbatch._core.record import UNSET, CallRecord, Tickets
 
 RACERS = 8
 ROUNDS = 400
 
 
-def make_record() -> CallRecord:
-    return CallRecord(None, ToolCall("id", "tool", {"a": 1}), 1.0)
+class Batch:
+    def __init__(self) -> None:
+        self.tickets = Tickets()
+
+
+def make_record(batch: Batch | None = None) -> CallRecord:
+    return CallRecord(batch, ToolCall("id", "tool", {"a": 1}), 1.0)
 
 
 @pytest.fixture
@@ -31,10 +36,12 @@ def busy_switching() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("busy_switching")
-@pytest.mark.parametrize("ticket", ["start_ticket", "end_ticket"])
+@pytest.mark.parametrize("ticket", ["starts", "ends"])
 def test_exactly_one_racer_gets_the_ticket(ticket: str) -> None:
     """P4, P6: of many threads that take a call's ticket at once, one has it."""
+    tickets = Tickets()
     records = [make_record() for _ in range(ROUNDS)]
+    tickets.issue(records)
     line_up = threading.Barrier(RACERS)
     won: list[list[int]] = [[] for _ in range(RACERS)]
 
@@ -43,8 +50,8 @@ def test_exactly_one_racer_gets_the_ticket(ticket: str) -> None:
             if number % 20 == 0:
                 line_up.wait()
             try:
-                getattr(record, ticket).pop()
-            except IndexError:
+                getattr(tickets, ticket).remove(record)
+            except KeyError:
                 continue
             won[racer].append(number)
 
@@ -59,16 +66,21 @@ def test_exactly_one_racer_gets_the_ticket(ticket: str) -> None:
 def test_tickets_are_each_calls_own() -> None:
     """Taking one call's ticket leaves the other ticket and other calls alone."""
     one, other = make_record(), make_record()
-    one.start_ticket.pop()
-    assert (bool(one.end_ticket), bool(other.start_ticket)) == (True, True)
+    tickets = Tickets()
+    tickets.issue([one])
+    tickets.issue([other])
+    tickets.starts.remove(one)
+    assert (tickets.starts, tickets.ends) == ({other}, {one, other})
 
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_waiting_is_what_the_start_ticket_tells(taken: bool) -> None:
     """P6: a call waits as long as nobody has taken its start ticket."""
-    record = make_record()
+    batch = Batch()
+    record = make_record(batch)
+    batch.tickets.issue([record])
     if taken:
-        record.start_ticket.pop()
+        batch.tickets.starts.remove(record)
     assert record.is_waiting == (not taken)
 
 

@@ -141,7 +141,7 @@ async def test_completion_on_its_way_counts_as_finished() -> None:
             batch.interrupt()
             gate.open()
             _block_until(lambda: gate.ended == 1)
-            _block_until(lambda: not batch._engine.records[0].end_ticket)
+            _block_until(lambda: not batch._engine.tickets.ends)
         assert [r.value for r in batch.results] == ["just in time"]
         assert batch.results[0].status is Status.COMPLETED
 

@@ -143,34 +143,27 @@ async def test_nothing_detached_is_true_at_once(timeout: float) -> None:
     assert await ToolRunner().wait_detached(timeout) is True
 
 
-async def test_late_end_is_handed_out_before_the_wait_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_late_end_is_handed_out_before_the_wait_is_over() -> None:
     """P5, §3.1: when nothing is detached any more, `on_late` has had every late result."""
     loop_thread = threading.get_ident()
     ended = threading.Event()
     go_on = threading.Event()
     late: list[LateResult] = []
 
-    class Ticket(list[None]):
-        """Holds the worker, whose tool has ended, just before it would take it."""
+    class Ends(set[CallRecord]):
+        """Holds the worker, whose tool has ended, just before it would take its ticket."""
 
-        def pop(self, *args: Any) -> None:
+        def remove(self, record: CallRecord) -> None:
             if threading.get_ident() != loop_thread:
                 ended.set()
                 assert go_on.wait(LIVENESS)
-            super().pop(*args)
+            super().remove(record)
 
-    make = CallRecord.__init__
-
-    def make_with_ticket(self: CallRecord, *args: Any) -> None:
-        make(self, *args)
-        self.end_ticket = Ticket([None])
-
-    monkeypatch.setattr(CallRecord, "__init__", make_with_ticket)
     async with ToolRunner({"tool": lambda: "late"}, on_late=late.append) as runner:
         try:
-            async with runner.open_batch([ToolCall("0", "tool")]) as batch:
+            async with runner.open_batch() as batch:
+                batch._engine.tickets.ends = Ends()
+                batch.submit(ToolCall("0", "tool"))
                 assert await anyio.to_thread.run_sync(ended.wait, LIVENESS)
                 batch.interrupt()
             assert await runner.wait_detached(0) is False
