@@ -105,18 +105,18 @@ class Reader:
                 self._unfolded = None
             if self.position >= len(entries):
                 return None
-            entry = entries[self.position]
+            entered = entries[self.position]
             self.position += 1
-            if isinstance(entry, int):
-                return self._log.entry_of(entry)
-            if entry is not None:
-                kind, subject, item = entry
+            if isinstance(entered, int):
+                return self._log.entry_of(entered)
+            if entered is not None:
+                kind, subject, item = entered
                 if kind is Kind.MANY_SETTLED:
                     self._unfolded = _ends(subject, item)
                 elif kind is Kind.MANY_OUTPUTS:
                     self._unfolded = _outputs(subject, item)
                 else:
-                    return entry
+                    return entered
 
     @property
     def has_read_all(self) -> bool:
