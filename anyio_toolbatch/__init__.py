@@ -14,6 +14,7 @@ from ._errors import (
     BatchSealedError,
     CallDetached,
     InvalidArgumentsError,
+    ResourceBusyError,
     RunnerClosedError,
     ToolBatchError,
     ToolCallError,
@@ -33,7 +34,7 @@ from ._model.events import (
     LateResultDropped,
 )
 from ._model.results import LateResult, Reason, Status, ToolResult
-from ._model.statistics import DetachedCall, RunnerStatistics
+from ._model.statistics import DetachedCall, RunnerStatistics, WaitingCall
 from ._model.tools import Tool, ToolOutput, tool
 from ._runtime.batch import CallHandle, ToolBatch
 from ._runtime.context import (
@@ -69,6 +70,7 @@ __all__ = (
     "LateResult",
     "LateResultDropped",
     "Reason",
+    "ResourceBusyError",
     "RunnerClosedError",
     "RunnerStatistics",
     "Status",
@@ -82,6 +84,7 @@ __all__ = (
     "ToolResult",
     "ToolRunner",
     "UnknownToolError",
+    "WaitingCall",
     "current_call",
     "from_thread",
     "keep_partial",

@@ -13,6 +13,7 @@ __all__ = (
     "BatchSealedError",
     "CallDetached",
     "InvalidArgumentsError",
+    "ResourceBusyError",
     "RunnerClosedError",
     "TooManyDetachedError",
     "ToolBatchError",
@@ -51,6 +52,10 @@ class InvalidArgumentsError(ToolBatchError):
 
 class TooManyDetachedError(ToolBatchError):
     """The `error` of a blocking call refused since `max_detached` threads still run."""
+
+
+class ResourceBusyError(ToolBatchError):
+    """The `error` of a call whose claims are held by work that it can not wait for."""
 
 
 class CallDetached(BaseException):

@@ -28,6 +28,7 @@ from anyio_toolbatch import (
     ToolOutput,
     ToolResult,
     ToolRunner,
+    WaitingCall,
     current_call,
     from_thread,
     keep_partial,
@@ -52,7 +53,8 @@ PROMISED = """
 
 BESIDE = """
     BatchOptions CancelFlag CancelHook Event
-    InvalidArgumentsError TooManyDetachedError UnknownToolError
+    InvalidArgumentsError ResourceBusyError TooManyDetachedError UnknownToolError
+    WaitingCall
 """.split()
 """What a typed program needs besides, to annotate and to catch."""
 
@@ -257,8 +259,9 @@ ATTRIBUTES: list[tuple[type, str]] = [
     (ToolOutput, "value is_error"),
     (
         RunnerStatistics,
-        "open_batches waiting running running_threads detached late_results",
+        "open_batches waiting running running_threads detached late_results waiting_calls",
     ),
+    (WaitingCall, "call batch_id index kind waits_for"),
     (DetachedCall, "call batch_id since"),
 ]
 

@@ -66,15 +66,19 @@ class CallRecord:
         "call",
         "cancel_flag",
         "cancel_hooks",
+        "claims",
         "context",
         "cut_reason",
         "cut_status",
         "ended",
         "ended_at",
+        "entry",
         "error",
         "halted",
         "hosted",
         "index",
+        "inner",
+        "is_admitted",
         "items",
         "items_posted",
         "items_told",
@@ -83,12 +87,14 @@ class CallRecord:
         "loop_requests",
         "progress",
         "progress_posted",
+        "question",
         "reported",
         "reported_progress",
         "restarted",
         "start_told",
         "started_at",
         "stopper",
+        "stopping",
         "submitted_at",
         "timer",
         "told",
@@ -105,6 +111,8 @@ class CallRecord:
         self.tool: Tool = None  # type: ignore[assignment]  # set unless invalid
         self.arguments: dict[str, Any] = call.arguments
         self.context: Any = None
+        self.claims: tuple[Any, Any] | None = None
+        """The keys that it reads and that it writes; None for none."""
         # -- written by whoever runs the tool
         self.started_at = 0.0
         self.ended_at = 0.0
@@ -132,6 +140,11 @@ class CallRecord:
         self.hosted = False  # it runs on the loop, not in a thread
         self.told = False  # it was asked to stop
         self.halted = False  # any thread: it must not start any more
+        self.stopping = False  # any thread: nor may anything that it has opened
+        self.is_admitted = False  # it is on its way to its start
+        self.entry: Any = None  # in the scheduler, if there is one
+        self.question: Any = None  # somebody is asked about it
+        self.inner: list[Any] | None = None  # the open batches inside it
         self.cut_status: Status | None = None
         self.cut_reason: Reason | None = None
 

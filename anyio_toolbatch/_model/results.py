@@ -199,7 +199,8 @@ class ToolResult(Frozen, _ResultFields):
         done = _INTERRUPTED_BY.get(reason.kind, reason.kind)
         said = f" ({reason.message})" if reason.message else ""
         if not self.started:
-            return f"Tool call not started: {done}{said} before it began. {_NO_EFFECTS}"
+            when = "" if reason.kind in _ONLY_BEFORE_START else " before it began"
+            return f"Tool call not started: {done}{said}{when}. {_NO_EFFECTS}"
         if self._kept:
             return (
                 f"The turn was {done}{said}; the tool call goes on in the background. "
@@ -390,6 +391,8 @@ _INTERRUPTED_BY = {
     "approval_timeout": "timed out waiting for approval",
     "not_approved": "denied",
 }
+
+_ONLY_BEFORE_START = frozenset({"approval_timeout", "not_approved"})
 
 _UNKNOWN_OUTCOME = "It may have had side effects; its outcome is unknown."
 _NO_EFFECTS = "It had no effects."

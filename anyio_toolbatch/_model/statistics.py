@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .calls import ToolCall
 
-__all__ = ("DetachedCall", "RunnerStatistics")
+__all__ = ("DetachedCall", "RunnerStatistics", "WaitingCall")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,24 @@ class DetachedCall:
     batch_id: str
     since: float
     """`time.monotonic()` at the moment it was let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCall:
+    """A call that has not started, and why."""
+
+    call: ToolCall
+    batch_id: str
+    index: int
+    """The call's place in its batch."""
+    kind: str
+    """
+    ``"approval"``, ``"order"`` (behind one that waits for approval),
+    ``"claim"``, ``"place"``, ``"thread"``, ``"paths"`` (they are being
+    resolved), or ``"turn"``: about to start.
+    """
+    waits_for: str
+    """The same in words, with the calls that are in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +56,5 @@ class RunnerStatistics:
     """Let go and still running, threads and async calls alike; oldest first."""
     late_results: int
     """How many results came too late since the runner was made."""
+    waiting_calls: tuple[WaitingCall, ...] = ()
+    """What each waiting call waits for; by batch, in call order."""

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, cast, overload
 
 from .calls import ToolCall
+from .claims import Key, Keys, KeysOption, checked_keys
 from .frozen import Frozen
 
-__all__ = ("Tool", "ToolOutput", "collect_tools", "tool")
+__all__ = ("Tool", "ToolOutput", "as_tool", "collect_tools", "kind_of", "tool")
 
 RunsIn = Literal["auto", "loop", "thread", "process"] | concurrent.futures.Executor
 Validate = Callable[[ToolCall], Mapping[str, Any] | None]
@@ -71,9 +72,19 @@ class Tool(Frozen):
         on_interrupt: ``"cancel"``, or ``"keep"``: the call is not told to
             stop; its placeholder says that it goes on, and its end goes to
             the runner's `on_late`.
+        exclusive: Runs alone in its batch, in call order: earlier calls end
+            first, later ones wait.
+        reads, writes: What a call uses: a key, an iterable of keys, or a
+            function that is called as the tool will be and gives either. Calls
+            that read the same run together, one that writes excludes them, in
+            call order, across all batches of the runner. A `str` is compared
+            as it is; an `os.PathLike` is a path, and what lies below it. If
+            the function raises, or gives no key, the call *failed*, never
+            started. It is called on the loop, before approval; must be quick.
+        max_concurrency: How many calls of this tool may run at once.
+        needs_slot: False: does not count against the runner's
+            `max_concurrency` (a blocking one still needs a thread).
         metadata: The caller's own; never read by the library.
-        exclusive, reads, writes, max_concurrency, needs_slot: Scheduling;
-            not available yet: anything but the default raises.
 
     Raises:
         TypeError, ValueError: An option has the wrong type or value.
@@ -85,6 +96,7 @@ class Tool(Frozen):
         "carrier",
         "exclusive",
         "func",
+        "is_scheduled",
         "kind",
         "max_concurrency",
         "metadata",
@@ -104,14 +116,16 @@ class Tool(Frozen):
     timeout: float | None
     validate: Validate | None
     exclusive: bool
-    reads: Any
-    writes: Any
+    reads: tuple[Key, ...] | Callable[..., Keys] | None
+    writes: tuple[Key, ...] | Callable[..., Keys] | None
     on_interrupt: Literal["cancel", "keep"]
     max_concurrency: int | None
     needs_slot: bool
     metadata: Any
     kind: Kind
     """What calling `func` gives; found once, when the tool is made."""
+    is_scheduled: bool
+    """Its calls may have to wait for others, whatever the runner's limits."""
     carrier: Literal["loop", "thread"]
     """Where its calls run, `runs_in` resolved."""
     _binder: _Binder
@@ -125,8 +139,8 @@ class Tool(Frozen):
         timeout: float | None = None,
         validate: Validate | None = None,
         exclusive: bool = False,
-        reads: Any = None,
-        writes: Any = None,
+        reads: KeysOption = None,
+        writes: KeysOption = None,
         on_interrupt: Literal["cancel", "keep"] = "cancel",
         max_concurrency: int | None = None,
         needs_slot: bool = True,
@@ -156,14 +170,11 @@ class Tool(Frozen):
             msg = f"on_interrupt must be 'cancel' or 'keep', not {on_interrupt!r}"
             raise ValueError(msg)
         check_seconds("timeout", timeout)
-        kind = _kind_of(func)
-        _refuse_unavailable(
-            exclusive=exclusive,
-            reads=reads,
-            writes=writes,
-            max_concurrency=max_concurrency,
-            needs_slot=needs_slot,
-        )
+        kind = kind_of(func)
+        check_flag("exclusive", exclusive)
+        check_flag("needs_slot", needs_slot)
+        check_count("max_concurrency", max_concurrency, minimum=1, optional=True)
+        reads, writes = checked_keys("reads", reads), checked_keys("writes", writes)
         fill = object.__setattr__
         fill(self, "func", func)
         fill(self, "name", name)
@@ -178,6 +189,11 @@ class Tool(Frozen):
         fill(self, "needs_slot", needs_slot)
         fill(self, "metadata", metadata)
         fill(self, "kind", kind)
+        fill(
+            self,
+            "is_scheduled",
+            exclusive or bool(reads) or bool(writes) or max_concurrency is not None,
+        )
         fill(self, "carrier", _carrier_for(runs_in, kind))
         fill(self, "_binder", _Binder(func))
 
@@ -217,8 +233,8 @@ def tool(
     timeout: float | None = None,
     validate: Validate | None = None,
     exclusive: bool = False,
-    reads: Any = None,
-    writes: Any = None,
+    reads: KeysOption = None,
+    writes: KeysOption = None,
     on_interrupt: Literal["cancel", "keep"] = "cancel",
     max_concurrency: int | None = None,
     needs_slot: bool = True,
@@ -320,13 +336,21 @@ def check_count(name: str, value: object, *, minimum: int, optional: bool) -> No
         raise ValueError(msg)
 
 
+def check_flag(name: str, value: object) -> None:
+    """Raise unless `value` is a bool."""
+    if not isinstance(value, bool):
+        msg = f"{name} must be a bool, not {type(value).__name__}"
+        raise TypeError(msg)
+
+
 def _name_of(func: Callable[..., Any]) -> str:
     while isinstance(func, functools.partial):
         func = func.func
     return getattr(func, "__name__", None) or type(func).__name__
 
 
-def _kind_of(func: Callable[..., Any]) -> Kind:
+def kind_of(func: Callable[..., Any]) -> Kind:
+    """Return what calling it gives."""
     target: Any = func
     while isinstance(target, functools.partial):
         target = target.func
@@ -363,28 +387,6 @@ def _carrier_for(runs_in: object, kind: Kind) -> Literal["loop", "thread"]:
         f"runs_in must be 'auto', 'loop', 'thread', 'process' or an Executor, not {runs_in!r}"
     )
     raise (ValueError if isinstance(runs_in, str) else TypeError)(msg)
-
-
-def _refuse_unavailable(
-    *,
-    exclusive: object,
-    reads: object,
-    writes: object,
-    max_concurrency: object,
-    needs_slot: object,
-) -> None:
-    """Name the first scheduling option that was asked for: none is ignored."""
-    asked = {
-        "exclusive": exclusive is not False,
-        "reads": reads is not None,
-        "writes": writes is not None,
-        "max_concurrency": max_concurrency is not None,
-        "needs_slot": needs_slot is not True,
-    }
-    for name, is_asked in asked.items():
-        if is_asked:
-            msg = f"the Tool option {name!r} is not available in this version"
-            raise NotImplementedError(msg)
 
 
 _SIGNATURE_OPTIONS: dict[str, Any] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import NoReturn
 
 from .._core.record import CallRecord
 from .._model.calls import ToolCall
@@ -14,6 +13,7 @@ from .._model.results import Reason, ToolResult
 from .._model.tools import check_seconds
 from .backend import unbroken
 from .engine import BatchEngine
+from .explaining import explain
 
 __all__ = ("BatchContext", "CallHandle", "ToolBatch", "check_call", "check_message")
 
@@ -61,6 +61,18 @@ class CallHandle:
         """
         check_message(message)
         return self._engine.cancel(self._record, message)
+
+    def explain(self) -> str:
+        """
+        Say in a sentence where the call is, and what it waits for.
+
+        Such as ``call 2 (edit) waits for the path '/srv/a', which call 0
+        (edit) has``. For people: the wording may change.
+
+        Threads:
+            Any; a best effort from outside the loop's own thread.
+        """
+        return explain(self._record)
 
     async def wait(self) -> ToolResult:
         """
@@ -189,10 +201,26 @@ class ToolBatch:
         check_seconds("grace", grace)
         return self._engine.interrupt(message, grace)
 
-    def supersede(self, message: str | None = None) -> NoReturn:
-        """Not available in this version."""
-        msg = "ToolBatch.supersede is not available in this version"
-        raise NotImplementedError(msg)
+    def supersede(self, message: str | None = None) -> bool:
+        """
+        Start nothing more: newer instructions have come.
+
+        Running calls go on to their own end. Waiting ones, approvals
+        included, are settled as not started (``superseded``), and so is what
+        is submitted later.
+
+        Args:
+            message: Why; goes into the reason of the batch and its results.
+
+        Returns:
+            True if the batch was open and nothing had cut it before. A later
+            interrupt still cuts what runs.
+
+        Threads:
+            Any, and signal handlers. Never blocks.
+        """
+        check_message(message)
+        return self._engine.supersede(message)
 
     def cancel(self, call_id: str, message: str | None = None) -> int:
         """

@@ -42,7 +42,15 @@ STOPS_KEPT_CALLS = frozenset({"call_cancelled", "call_timeout"})
 class Cutter:
     """Cuts the calls of one batch."""
 
-    __slots__ = ("_engine", "_graces", "_requests", "grace", "reason", "status")
+    __slots__ = (
+        "_engine",
+        "_graces",
+        "_has_cut_running",
+        "_requests",
+        "grace",
+        "reason",
+        "status",
+    )
 
     def __init__(self, engine: BatchEngine, grace: float) -> None:
         self._engine = engine
@@ -51,22 +59,35 @@ class Cutter:
         self.reason: Reason | None = None
         """Why the whole batch was cut: the first reason, which stays."""
         self.status = Status.INTERRUPTED
-        self._requests: list[tuple[str | None, float | None]] = []
+        self._has_cut_running = False
+        """Not only the waiting calls."""
+        self._requests: list[tuple[str, str | None, float | None]] = []
         self._graces: list[tuple[float, Timer, list[CallRecord]]] = []
 
     # -- the whole batch ---------------------------------------------------
 
     @unbroken
-    def request(self, message: str | None, grace: float | None) -> None:
-        """Ask for an interrupt; from any thread, and from a signal handler."""
-        self._requests.append((message, grace))
+    def request(self, kind: str, message: str | None, grace: float | None = None) -> None:
+        """
+        Ask for the batch to be cut; from any thread, and from a signal handler.
+
+        Args:
+            kind: The reason's: ``"user_interrupt"`` or ``"superseded"``.
+            message: The reason's.
+            grace: As for `cut_batch`.
+        """
+        self._requests.append((kind, message, grace))
         self._engine.hub.post_urgent(Cutter.handle_requests, self)
 
     def handle_requests(self) -> None:
         """Do what has been asked for; cheap where nothing has."""
         while self._requests:
-            message, grace = self._requests.pop(0)
-            self.cut_batch(Status.INTERRUPTED, Reason("user_interrupt", message), grace=grace)
+            kind, message, grace = self._requests.pop(0)
+            reason = Reason(kind, message)
+            if kind == "superseded":
+                self.cut_waiting(reason)
+            else:
+                self.cut_batch(Status.INTERRUPTED, reason, grace=grace)
 
     def close_requests(self) -> None:
         """
@@ -76,9 +97,9 @@ class Cutter:
         the batch interrupted, though there is nothing left to cut.
         """
         while self._requests:
-            message, _ = self._requests.pop(0)
+            kind, message, _ = self._requests.pop(0)
             if self.reason is None:
-                self.reason = Reason("user_interrupt", message)
+                self.reason = Reason(kind, message)
                 self._engine.publisher.add(Kind.INTERRUPTED, self.reason)
 
     def cut_batch(self, status: Status, reason: Reason, *, grace: float | None = None) -> None:
@@ -88,15 +109,32 @@ class Cutter:
             return
         if grace is None:
             grace = self.grace
-        engine.halted = True
-        if self.reason is not None:
+        engine.halted = engine.stopping = True
+        if self.reason is None:
+            self._close_batch(status, reason)
+        elif self._has_cut_running:
             self._shorten(grace)
             return
+        self._has_cut_running = True
+        self.cut(engine.unsettled(), status, reason, grace)
+
+    def cut_waiting(self, reason: Reason) -> None:
+        """Cut what has not started, and let the rest go on: the batch is superseded."""
+        engine = self._engine
+        engine.halted = True
+        if engine.closed or self.reason is not None:
+            return
+        self._close_batch(Status.INTERRUPTED, reason)
+        waiting = [record for record in engine.unsettled() if record.is_waiting]
+        self.cut(waiting, Status.INTERRUPTED, reason, starts_count=False)
+
+    def _close_batch(self, status: Status, reason: Reason) -> None:
+        """Nothing starts any more."""
+        engine = self._engine
         self.reason, self.status = reason, status
         engine.state.forget(engine)
         engine.publisher.hold()
         engine.publisher.add(Kind.INTERRUPTED, reason)
-        self.cut(engine.unsettled(), status, reason, grace)
 
     # -- some calls --------------------------------------------------------
 
@@ -106,39 +144,67 @@ class Cutter:
         status: Status,
         reason: Reason,
         grace: float | None = None,
+        *,
+        starts_count: bool = True,
     ) -> None:
-        """Cut these calls; steps 1 to 3."""
+        """
+        Cut these calls; steps 1 to 3.
+
+        Args:
+            records: Of this batch, unsettled.
+            status: What those get that do not end by themselves.
+            reason: The same.
+            grace: Seconds for the running ones; the batch's by default.
+            starts_count: False: one that has just started is not cut.
+        """
         engine = self._engine
         not_started = Ending(status, reason, started=False, at=engine.hub.clock())
         running = []
+        over = []
         tickets = engine.tickets
         for record in records:
-            record.halted = True
-            if record.cut_reason is None:
-                record.cut_status, record.cut_reason = status, reason
             if record in tickets.starts:
                 try:
                     tickets.starts.remove(record)
                 except KeyError:
                     pass  # it has just been started
                 else:
+                    record.halted = True
                     engine.settle(record, not_started)
-                    # It may have been given its places, and not used them yet.
-                    engine.state.release(record)
+                    over.append(record)
                     continue
+            if not starts_count:
+                continue
+            record.halted = True
+            if record.cut_reason is None:
+                record.cut_status, record.cut_reason = status, reason
+            if not _is_kept(record):
+                record.stopping = True
             if record in tickets.ends or record.awaiting:
                 running.append(record)
             else:
                 engine.take_end(record)
-                engine.state.release(record)
+                over.append(record)
+        if over and engine.state.scheduling is not None:
+            engine.hub.run_in_slices(self._withdraw(over))
         if grace is None:
             grace = self.grace
         if running and grace > 0.0:
-            engine.hub.run_in_slices(self._tell(running))
+            engine.hub.run_in_slices(self._tell(running, grace))
             self._wait(running, grace)
-            engine.state.grant()
         else:
             self._let_go(running)
+
+    def _withdraw(self, records: list[CallRecord]) -> Iterator[None]:
+        """Take calls out of their lines, or their places from them; a small step each."""
+        state = self._engine.state
+        for record in records:
+            if record.question is not None:
+                record.question.withdraw()
+            state.release(record)
+            yield
+        state.grant()
+        self._engine.look_at_clock()
 
     # -- the grace ---------------------------------------------------------
 
@@ -186,6 +252,7 @@ class Cutter:
         endings = engine.ledger.endings
         ends = engine.tickets.ends
         gone: list[CallRecord] = []
+        over: list[CallRecord] = []  # ended by themselves
         alike: list[CallRecord] = []  # differ in nothing, and share one ending
         reason = records[0].cut_reason if records else None
         for record in records:
@@ -196,7 +263,7 @@ class Cutter:
             except KeyError:
                 if not record.awaiting:
                     engine.take_end(record)
-                    state.release(record)
+                    over.append(record)
                     continue
                 # Between thread and loop: `land_awaitable` will find it settled.
                 record.hosted = True
@@ -209,9 +276,6 @@ class Cutter:
             ):
                 alike.append(record)
         state.account.enter(gone, time.monotonic())
-        if state.scheduler is not None:
-            for record in gone:
-                state.release(record)
         if alike:
             # Made by hand: no record of them may be read, a tool may publish now.
             status = alike[0].cut_status
@@ -226,8 +290,9 @@ class Cutter:
         freed_threads = sum(not record.hosted for record in gone)
         if freed_threads:
             state.lane.abandon(freed_threads)
-        engine.hub.run_in_slices(self._tell(gone))
-        state.grant()
+        engine.hub.run_in_slices(self._tell(gone, 0.0))
+        if over and state.scheduling is not None:
+            engine.hub.run_in_slices(self._withdraw(over))
 
     def ending(self, record: CallRecord, at: float, *, detached: bool) -> Ending:
         """Make the ending of a call that had started when it was cut."""
@@ -247,13 +312,18 @@ class Cutter:
             at=at,
         )
 
-    def _tell(self, records: list[CallRecord]) -> Iterator[None]:
+    def _tell(self, records: list[CallRecord], grace: float) -> Iterator[None]:
         """Tell the running calls, then the observers; a small step each."""
+        engine = self._engine
+        state = engine.state
         for record in records:
             if not record.ended and not record.told and not _is_kept(record):
-                self._engine.teller.tell(record)
+                engine.teller.tell(record, grace)
+            if engine.is_settled(record):  # it was let go
+                state.let_go(record)
             yield
-        yield from self._engine.publisher.feed()
+        state.grant()
+        yield from engine.publisher.feed()
 
 
 def _is_kept(record: CallRecord) -> bool:

@@ -21,25 +21,29 @@ import contextvars
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 from .._core.ledger import COMPLETED, COMPLETED_WITH_ERROR, FAILED, Ending, Ledger
 from .._core.publication import Kind, Reader
 from .._core.record import UNSET, CallRecord, Tickets
+from .._core.scheduler import Entry
 from .._errors import (
     BatchNotSettledError,
     BatchSealedError,
     CallDetached,
     InvalidArgumentsError,
+    ResourceBusyError,
     ToolBatchError,
     UnknownToolError,
 )
 from .._model.calls import ToolCall
+from .._model.claims import keys_of
 from .._model.events import Event
 from .._model.results import LateResult, Reason, Status, ToolResult, text_of_error
 from .._model.tools import Tool, ToolOutput, as_tool
-from .backend import Group, GroupItem, Timer, unbroken, worker_context
+from .backend import Group, GroupItem, unbroken, worker_context
+from .batch_clock import BatchClock
 from .cancellation import Outcome
 from .cutting import Cutter
 from .hub import Hub
@@ -76,6 +80,7 @@ class BatchEngine:
         timeout: float | None,
         interrupt_grace: float,
         fail_fast: bool,
+        outer: CallRecord | None,
         observers: Sequence[Callable[[Event], object]],
         on_late: Callable[[LateResult], object] | None,
         count_late: Callable[[], None],
@@ -89,8 +94,12 @@ class BatchEngine:
         self.sealed = False
         self.closed = False
         """Sealed, and every call settled: nothing can happen any more."""
+        self.outer = outer
+        """The running call that this batch was opened inside of."""
         # -- written by any thread, read by every start
         self.halted = False
+        self.stopping = False
+        """Running calls are to stop, too, and the batches that they have opened."""
         # -- the rest on the loop's thread
         self._tools = tools
         self._fail_fast = fail_fast
@@ -101,14 +110,16 @@ class BatchEngine:
         self.cutter = Cutter(self, interrupt_grace)
         self.teller = Teller(self.hub, state.cleanup_grace)
         self.waits = Waits(self.hub.backend, self.ledger)
-        self._timer: Timer | None = None
+        self._clock: BatchClock | None = None
         self._group: Group | None = None
         self._keyboard: BaseException | None = None
 
         state.batches[self] = None
         self.publisher.add(Kind.BATCH_STARTED)
         if timeout is not None:
-            self._timer = self.hub.backend.call_later(timeout, self._on_batch_timeout)
+            self._clock = BatchClock(self.hub.backend, timeout, self._on_batch_timeout)
+        if outer is not None:
+            self._join(outer)
 
     # -- calls come in -------------------------------------------------------
 
@@ -132,6 +143,7 @@ class BatchEngine:
         ready = [record for record in new if self._prepare(record)]
         if ready:
             self.state.admit(self, ready)
+            self.look_at_clock()
         if not new and seal:
             self._check_closed()
         return new
@@ -179,6 +191,8 @@ class BatchEngine:
             raise
         except BaseException as exc:  # noqa: BLE001 - whatever a user's check may raise
             return self._refuse(record, exc)
+        if record.tool.is_scheduled and not self._find_claims(record):
+            return False
         if record.tool.carrier == "thread":
             if self.state.is_full:
                 self.land_refused(record)
@@ -186,6 +200,21 @@ class BatchEngine:
         else:
             record.hosted = True
         record.context = self._submitters.copy()
+        return True
+
+    def _find_claims(self, record: CallRecord) -> bool:
+        """Ask what the call reads and writes; False if that settles it."""
+        tool = record.tool
+        try:
+            reads = keys_of("reads", tool.reads, record.arguments)
+            writes = keys_of("writes", tool.writes, record.arguments)
+        except BaseException as exc:
+            self.refuse_claims(record, exc)
+            if isinstance(exc, KeyboardInterrupt):
+                raise
+            return False
+        if reads or writes:
+            record.claims = (reads, writes)
         return True
 
     def _unknown(self, name: str) -> UnknownToolError:
@@ -211,6 +240,8 @@ class BatchEngine:
 
     def start(self, records: list[CallRecord]) -> None:
         """Hand calls to their carriers; those for threads in one go."""
+        for record in records:
+            record.is_admitted = True
         blocking = [record for record in records if not record.hosted]
         # Before a worker sees any: one whose value is awaitable becomes hosted.
         hosted = [record for record in records if record.hosted]
@@ -239,7 +270,7 @@ class BatchEngine:
 
     def begin(self, record: CallRecord) -> bool:
         """Decide, in the call's task, whether its first line may run."""
-        if self.halted or record.halted:
+        if self.must_not_start(record):
             return False  # the cut that is on its way settles it
         record.started_at = self.hub.clock()
         try:
@@ -381,8 +412,69 @@ class BatchEngine:
             record.halted = True
             self._after_settling(record)
 
+    # -- calls are refused -----------------------------------------------------
+
+    def refuse_claims(self, record: CallRecord, error: BaseException) -> None:
+        """What a call claims can't be found out."""
+        self._not_run(record, error, None)
+
+    def refuse_busy(
+        self, record: CallRecord, holder: CallRecord | None, since: float | None
+    ) -> None:
+        """
+        A call waits in vain.
+
+        Args:
+            record: The call.
+            holder: Who has what it waits for.
+            since: When the holder was let go; None if they wait for each other.
+        """
+        # Named by what the model knows: equal outcomes give equal texts.
+        name = "another call" if holder is None else f"call {holder.call.id!r}"
+        if holder is not None:
+            name = f"{name} ({holder.call.name})"
+        if since is None:
+            said = f"it would wait for {name}, which waits for it in turn"
+            error = ResourceBusyError(said)
+        else:
+            said = f"what it needs is still held by {name}, which was let go and still runs"
+            seconds = self.hub.clock() - since
+            error = ResourceBusyError(f"{said} (detached for {seconds:.1f} s)")
+        self._not_run(record, error, Reason("resource_busy", said))
+
+    def refuse_unanswered(self, record: CallRecord) -> None:
+        """Nobody has answered in time whether a call may run."""
+        self._settle_unasked(record, Status.TIMED_OUT, Reason("approval_timeout"))
+
+    def land_answer(
+        self, record: CallRecord, answer: Any, error: BaseException | None
+    ) -> None:
+        """Somebody has answered whether a call may run."""
+        if self.ledger.is_settled(record.index):
+            return  # too late
+        if isinstance(error, KeyboardInterrupt):
+            self._on_break(error, "the approval of a call")
+        elif error is not None:
+            self._not_run(record, error, None)
+        elif answer is True:
+            if not self.must_not_start(record):
+                self.state.approve(record)
+                self.look_at_clock()
+        elif answer is False or isinstance(answer, str):
+            said = answer or None
+            self._settle_unasked(record, Status.DENIED, Reason("not_approved", said))
+        else:
+            said = f"approve must give True, False or a str, not {type(answer).__name__}"
+            self._not_run(record, TypeError(said), None)
+
+    def _settle_unasked(self, record: CallRecord, status: Status, reason: Reason) -> None:
+        if self.settle(record, Ending(status, reason, started=False, at=self.hub.clock())):
+            record.halted = True
+            self._after_settling(record)
+
     def land_awaitable(self, record: CallRecord) -> None:
         """A blocking call gave an awaitable: the rest of it runs here."""
+        self.state.leave_thread(record)
         if self.ledger.is_settled(record.index):
             close_awaitable(record.value)
             self._task_ended_late(record)
@@ -393,8 +485,7 @@ class BatchEngine:
         """A detached call has ended in a way that gives no result."""
         record.value = record.error = None
         record.reported = True
-        self.state.account.strike(record)
-        self.state.tell_detached_waiters()
+        self.state.ended_late(record)
 
     def _task_ended_late(self, record: CallRecord) -> None:
         record.ended = True
@@ -412,7 +503,7 @@ class BatchEngine:
                 close_awaitable(record.value)
                 self._task_ended_late(record)
             return
-        if self.halted or record.halted:
+        if self.must_not_start(record):
             return  # never begun, and the cut settles it
         if not record.restarted:
             # Somebody has cancelled the host, not the call: it is made anew.
@@ -436,8 +527,7 @@ class BatchEngine:
         value, error = record.value, record.error
         record.value = record.error = None
         record.reported = True
-        self.state.account.strike(record)
-        self.state.tell_detached_waiters()
+        self.state.ended_late(record)
         if isinstance(error, CallDetached | self.hub.backend.cancelled_class):
             return  # our own cancellation, or the loop's
         self._count_late()
@@ -507,9 +597,10 @@ class BatchEngine:
 
     def _after_settling(self, record: CallRecord) -> None:
         """Give the call's place to the next."""
-        if self.state.scheduler is not None:
+        if self.state.scheduling is not None:
             self.state.release(record)
             self.state.grant()
+            self.look_at_clock()
 
     def _is_over(self) -> bool:
         """Mark the batch as closed if nothing can happen in it any more."""
@@ -524,10 +615,12 @@ class BatchEngine:
             self._close()
 
     def _close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._clock is not None:
+            self._clock.stop()
+            self._clock = None
         self.cutter.close()
+        if self.outer is not None and self.outer.inner is not None:
+            self.outer.inner.remove(self)
         self.state.batches.pop(self, None)
         self.publisher.add(Kind.BATCH_SETTLED)
 
@@ -543,17 +636,26 @@ class BatchEngine:
         """From any thread or a signal handler; see the head of this file."""
         if self.closed:
             return False
-        first = not self.halted and self.cutter.reason is None
-        self.halted = True
-        self.cutter.request(message, grace)
+        first = not self.stopping
+        self.halted = self.stopping = True
+        self.cutter.request("user_interrupt", message, grace)
         return first
+
+    @unbroken
+    def supersede(self, message: str | None) -> bool:
+        """From any thread or a signal handler; see the head of this file."""
+        if self.closed or self.halted:
+            return False
+        self.halted = True
+        self.cutter.request("superseded", message)
+        return True
 
     @unbroken
     def cancel(self, record: CallRecord, message: str | None) -> bool:
         """From any thread or a signal handler; see the head of this file."""
-        if record.halted or self.halted or self.ledger.is_settled(record.index):
+        if record.stopping or self.stopping or self.ledger.is_settled(record.index):
             return False
-        record.halted = True
+        record.halted = record.stopping = True
         self.hub.post_urgent(self._on_cancel, (record, message))
         return True
 
@@ -568,13 +670,20 @@ class BatchEngine:
             self.cutter.cut([record], Status.TIMED_OUT, Reason("call_timeout"))
 
     def _on_batch_timeout(self) -> None:
+        self._clock = None
         self.cutter.cut_batch(Status.TIMED_OUT, Reason("batch_timeout"))
 
     @unbroken
     def detach(self, reason: Reason) -> None:
         """Cut everything now, without a grace, and take no more calls."""
         self.sealed = True
-        self.cutter.cut_batch(Status.INTERRUPTED, reason, grace=0.0)
+        status = Status.INTERRUPTED
+        outer = self.outer
+        if outer is not None and outer.told and outer.cut_reason is not None:
+            # That is why the awaiting code was cancelled.
+            assert outer.cut_status is not None
+            status, reason = outer.cut_status, outer.cut_reason
+        self.cutter.cut_batch(status, reason, grace=0.0)
         self._check_closed()
 
     def close_for_runner(self) -> None:
@@ -586,7 +695,73 @@ class BatchEngine:
         if isinstance(error, KeyboardInterrupt) or (
             self._fail_fast and not isinstance(error, CallDetached)
         ):
-            self.halted = True
+            self.halted = self.stopping = True
+
+    # -- inside a call -----------------------------------------------------------
+
+    def must_not_start(self, record: CallRecord) -> bool:
+        """Tell whether a cut is done or on its way; any thread."""
+        return self.halted or record.halted or (self.outer is not None and self._is_cut_off())
+
+    def _is_cut_off(self) -> bool:
+        """Tell whether one of the calls that this batch was opened inside of is to stop."""
+        outer = self.outer
+        while outer is not None:
+            if outer.stopping:
+                return True
+            if outer.tool.on_interrupt == "keep":
+                return False  # what stops its own batch is nothing to it
+            if outer.batch.stopping:
+                return True
+            outer = outer.batch.outer
+        return False
+
+    def _join(self, outer: CallRecord) -> None:
+        """
+        Be cut with the call that the batch was opened inside of.
+
+        Story: the batch enters itself in the call's list, then looks whether
+        the call was told to stop; who tells it marks it as told, then goes
+        through the list. In every order one of the two sees the other. Until
+        then nothing starts here: every start looks at the calls outside.
+        """
+        if outer.inner is None:
+            outer.inner = []
+        outer.inner.append(self)
+        if outer.told:
+            self.stop_with(outer, None)
+
+    def stop_with(self, outer: CallRecord, grace: float | None) -> None:
+        """The call around this batch was cut; on that call's loop."""
+        status, reason = outer.cut_status, outer.cut_reason
+        if self.closed or status is None or reason is None:
+            return
+        self.halted = self.stopping = True
+        if outer.batch.hub is self.hub:
+            self.cutter.cut_batch(status, reason, grace=grace)
+        else:
+            self.hub.post_urgent(
+                lambda cutter: cutter.cut_batch(status, reason, grace=grace), self.cutter
+            )
+
+    def ancestors(self) -> Iterator[CallRecord]:
+        """Give the calls that this batch was opened inside of, the innermost first."""
+        outer = self.outer
+        while outer is not None:
+            yield outer
+            outer = outer.batch.outer
+
+    def ancestor_entries(self) -> tuple[Entry, ...]:
+        """Return what schedulers know of those calls."""
+        if self.outer is None:
+            return ()
+        return tuple(record.entry for record in self.ancestors() if record.entry is not None)
+
+    def look_at_clock(self) -> None:
+        """Let the batch's time stand still while nothing but people is waited for."""
+        if self._clock is not None and self.state.approver is not None:
+            unsettled = self.ledger.unsettled
+            self._clock.let_run(not unsettled or self.state.held_back(self) < unsettled)
 
     def mark_of(self, record: CallRecord) -> str:
         """Return what tells this call's cancellation from every other."""
@@ -626,10 +801,10 @@ class BatchEngine:
         """Park until the calls submitted so far are settled."""
         await self.waits.for_first(len(self.records))
 
-    def _on_break(self, error: KeyboardInterrupt) -> None:
-        """An observer was broken by a Ctrl-C: the batch ends, and it comes out once."""
+    def _on_break(self, error: KeyboardInterrupt, where: str = "an observer") -> None:
+        """A hook was broken by a Ctrl-C: the batch ends, and it comes out once."""
         self._keyboard = error
-        self.interrupt("KeyboardInterrupt in an observer", None)
+        self.interrupt(f"KeyboardInterrupt in {where}", None)
 
     def take_keyboard_interrupt(self) -> BaseException | None:
         """Return the KeyboardInterrupt that a tool raised; once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -13,12 +14,21 @@ from typing import Any, Self, TypedDict, Unpack
 import anyio
 import anyio.lowlevel
 
+from .._core.record import CallRecord
 from .._errors import RunnerClosedError
 from .._model.calls import ToolCall
 from .._model.events import Event
 from .._model.results import LateResult, Reason, ToolResult
 from .._model.statistics import RunnerStatistics
-from .._model.tools import Tool, check_count, check_seconds, collect_tools
+from .._model.tools import (
+    Tool,
+    check_count,
+    check_flag,
+    check_seconds,
+    collect_tools,
+    kind_of,
+)
+from .approvals import Approver
 from .backend import unbroken
 from .batch import (
     BatchContext,
@@ -29,6 +39,7 @@ from .batch import (
 )
 from .context import current
 from .engine import BatchEngine
+from .explaining import waiting_call
 from .hub import Hub, current_hub
 from .state import DetachedAccount, LoopState
 
@@ -63,7 +74,14 @@ class ToolRunner:
         cleanup_grace: Seconds that an async tool which was told to stop can
             tidy up in before it is cancelled once more.
         close_timeout: Seconds that closing waits for detached work.
-        approve, approval_timeout: Not available in this version.
+        approve: Asked before each call, ``approve(call)``: True lets it run,
+            False or a reason (a `str`) denies it; anything else fails the
+            call, never started, and so does raising. An async function is
+            called on the loop, many at once; a plain one in a worker thread,
+            one at a time, so that it may ask in a terminal. Asked in call
+            order; waiting for it holds nothing. When the call is cut an async
+            one is cancelled; a late answer is ignored.
+        approval_timeout: Seconds that an answer may take, from asking on.
         observers: Called with each event of each batch, on the loop's
             thread; must be quick. What they raise is logged.
         on_late: Called with the `LateResult` of each call that ended after
@@ -71,7 +89,6 @@ class ToolRunner:
 
     Raises:
         TypeError, ValueError: An option has the wrong type or value.
-        NotImplementedError: An option that this version does not have.
     """
 
     def __init__(
@@ -96,10 +113,15 @@ class ToolRunner:
         check_seconds("interrupt_grace", interrupt_grace, optional=False)
         check_seconds("cleanup_grace", cleanup_grace, optional=False)
         check_seconds("close_timeout", close_timeout, optional=False)
-        for name, value in (("approve", approve), ("approval_timeout", approval_timeout)):
-            if value is not None:
-                msg = f"the option {name!r} is not available in this version"
-                raise NotImplementedError(msg)
+        check_seconds("approval_timeout", approval_timeout)
+        if approve is not None and not callable(approve):
+            msg = f"approve must be callable or None, not {type(approve).__name__}"
+            raise TypeError(msg)
+        if approve is not None and kind_of(approve).endswith("generator"):
+            msg = "approve must return its answer; a generator function can not"
+            raise TypeError(msg)
+        self._approve = approve
+        self._approval_timeout = approval_timeout
         self._max_concurrency = max_concurrency
         self._max_threads = max_threads
         self._max_detached = max_detached
@@ -114,7 +136,7 @@ class ToolRunner:
             msg = "on_late must be a plain function; it is called, not awaited"
             raise TypeError(msg)
         self._on_late = on_late
-        self._shares_account = False
+        self._is_for_one = False
         self._closed = False
         # Weak: a state belongs to its loop, and lives on while detached work does.
         self._states: list[weakref.ref[LoopState]] = []
@@ -211,7 +233,9 @@ class ToolRunner:
             msg = "this runner has been closed"
             raise RunnerClosedError(msg)
         state = self._state(current_hub())
-        _refuse_nesting(state)
+        outer = _outer_call()
+        if outer is not None:
+            _lend_threads(state, outer)
         engine = BatchEngine(
             state,
             self._tools,
@@ -220,6 +244,7 @@ class ToolRunner:
                 self._interrupt_grace if interrupt_grace is None else interrupt_grace
             ),
             fail_fast=fail_fast,
+            outer=outer,
             observers=self._observers,
             on_late=self._on_late,
             count_late=self._count_late,
@@ -232,7 +257,7 @@ class ToolRunner:
         state = hub.states.get(self)
         if state is None:
             account = DetachedAccount()
-            if self._shares_account:
+            if self._is_for_one:
                 account = hub.shared.setdefault("account", account)
             state = LoopState(
                 hub,
@@ -241,6 +266,12 @@ class ToolRunner:
                 max_detached=self._max_detached,
                 cleanup_grace=self._cleanup_grace,
                 account=account,
+                approver=(
+                    None
+                    if self._approve is None
+                    else Approver(hub, self._approve, self._approval_timeout)
+                ),
+                shares_claims=self._is_for_one,
             )
             hub.states[self] = state
             with self._lock:
@@ -320,7 +351,7 @@ class ToolRunner:
                 if state is own:
                     engine.close_for_runner()
                 else:
-                    engine.halted = True
+                    engine.halted = engine.stopping = True
                     state.hub.post(BatchEngine.close_for_runner, engine)
         try:
             with anyio.move_on_after(self._close_timeout):
@@ -361,24 +392,31 @@ class ToolRunner:
             for record in list(engine.records)
             if not engine.is_settled(record)
         ]
-        running = [record for record in unsettled if not record.is_waiting]
+        running: list[CallRecord] = []
+        waiting: list[CallRecord] = []
+        for record in unsettled:
+            (waiting if record.is_waiting else running).append(record)
         accounts = {id(state.account): state.account for state in states}
         detached = [call for account in accounts.values() for call in account.calls()]
         return RunnerStatistics(
             open_batches=len(engines),
-            waiting=len(unsettled) - len(running),
+            waiting=len(waiting),
             running=len(running),
             running_threads=sum(not record.hosted for record in running),
             detached=tuple(sorted(detached, key=lambda call: call.since)),
             late_results=self._late_results,
+            waiting_calls=tuple(waiting_call(record) for record in waiting),
         )
 
     def __repr__(self) -> str:
         numbers = self.statistics()
         closed = " closed" if self._closed else ""
+        kinds = Counter(call.kind for call in numbers.waiting_calls)
+        for_what = ", ".join(f"{kind}: {count}" for kind, count in kinds.items())
         return (
             f"<ToolRunner{closed} tools={len(self._tools)} "
-            f"open_batches={numbers.open_batches} waiting={numbers.waiting} "
+            f"open_batches={numbers.open_batches} waiting={numbers.waiting}"
+            f"{f' ({for_what})' if for_what else ''} "
             f"running={numbers.running} detached={len(numbers.detached)}>"
         )
 
@@ -452,7 +490,7 @@ def open_batch(
 
 def _runner_for_one(tools: Tools, options: Any) -> ToolRunner:
     runner = ToolRunner(tools, **options)
-    runner._shares_account = True
+    runner._is_for_one = True
     return runner
 
 
@@ -474,10 +512,8 @@ def _checked_batch_options(
 ) -> tuple[Any, Any, bool]:
     check_seconds("timeout", timeout)
     check_seconds("interrupt_grace", interrupt_grace)
-    if not isinstance(fail_fast, bool):
-        msg = f"fail_fast must be a bool, not {type(fail_fast).__name__}"
-        raise TypeError(msg)
-    return timeout, interrupt_grace, fail_fast
+    check_flag("fail_fast", fail_fast)
+    return timeout, interrupt_grace, bool(fail_fast)
 
 
 def _checked_observers(observers: object) -> Sequence[Observer]:
@@ -495,19 +531,20 @@ def _checked_observers(observers: object) -> Sequence[Observer]:
     return checked
 
 
-def _refuse_nesting(state: LoopState) -> None:
-    """
-    Refuse an inner batch that could wait for its own outer call for ever.
-
-    Lending an outer call's places to its inner batch is not there yet.
-    """
+def _outer_call() -> CallRecord | None:
+    """Return the running call that a batch is opened inside of, if it is."""
     outer = current.get(None)
-    if outer is None or outer.batch.state is not state or outer.ended:
-        return
-    if state.scheduler is not None or not outer.hosted:
-        msg = (
-            "a batch inside a tool of the same runner is not available in this version "
-            "where the outer call holds a place (max_concurrency, or a thread); "
-            "use run_batch() or another runner"
-        )
-        raise NotImplementedError(msg)
+    if outer is None or (outer.ended and not outer.stopping):
+        return None  # the code outlives the call that it was started by
+    return outer
+
+
+def _lend_threads(state: LoopState, outer: CallRecord) -> None:
+    """Have the thread of an outer call counted as one that it can lend to its inner batch."""
+    if state.scheduling is None:
+        record: CallRecord | None = outer
+        while record is not None:
+            if record.batch.state is state and not record.hosted:
+                state.schedule()
+                return
+            record = record.batch.outer

@@ -18,16 +18,19 @@ every late end is in the mailbox.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from .._core.record import CallRecord
-from .._core.scheduler import Scheduler
+from .._core.scheduler import Limits
 from .._errors import TooManyDetachedError
 from .._model.statistics import DetachedCall
+from .scheduling import Scheduling
 from .thread_carrier import THREAD_CARRIER
 from .threads import Lane
 
 if TYPE_CHECKING:
+    from .approvals import Approver
     from .backend import Waiter
     from .engine import BatchEngine
     from .hub import Hub
@@ -94,62 +97,105 @@ class LoopState:
         max_detached: int,
         cleanup_grace: float,
         account: DetachedAccount,
+        approver: Approver | None,
+        shares_claims: bool,
     ) -> None:
         self.hub = hub
         self.max_detached = max_detached
         self.cleanup_grace = cleanup_grace
         self.account = account
+        self.approver = approver
         self.lane = Lane(max_threads, THREAD_CARRIER)
-        self.scheduler: Scheduler[CallRecord] | None = (
-            None if max_concurrency is None else Scheduler(max_concurrency, max_threads)
-        )
+        self.limits = Limits(max_concurrency, max_threads, cleanup_grace)
+        self.scheduling: Scheduling | None = None
+        """There as soon as calls may have to wait for more than a thread."""
+        self._shares_claims = shares_claims
         self.batches: dict[BatchEngine, None] = {}
         """The open batches of this runner on this loop, oldest first."""
-        self._granting = False
         self._detached_waiters: list[Waiter] = []
+        if max_concurrency is not None or approver is not None:
+            self.schedule()
 
     # -- starting ----------------------------------------------------------
 
     def admit(self, batch: BatchEngine, records: list[CallRecord]) -> None:
         """Bring calls of one batch to their start, or into line for it."""
-        scheduler = self.scheduler
-        if scheduler is None:
-            batch.start(records)
+        if self.scheduling is None:
+            if not any(record.tool.is_scheduled for record in records):
+                batch.start(records)
+                return
+            self.schedule()
+        assert self.scheduling is not None, "made just now"
+        self.scheduling.admit(batch, records)
+
+    def schedule(self) -> None:
+        """
+        Let the scheduler decide from now on.
+
+        Until then every call starts at once, and threads take the blocking
+        ones out of the lane themselves, which is cheaper. What waits there is
+        taken back; what runs, or has been taken by a thread, is entered.
+        """
+        if self.scheduling is not None:
             return
-        for record in records:
-            scheduler.add(batch, record, needs_thread=not record.hosted)
-        self.grant()
+        if self._shares_claims:
+            self.scheduling = self.hub.shared.get("scheduling")
+        if self.scheduling is None:
+            self.scheduling = Scheduling(self.hub)
+            if self._shares_claims:
+                self.hub.shared["scheduling"] = self.scheduling
+        waiting = self.lane.take_back()
+        self.lane.limit = sys.maxsize  # the scheduler's threads are counted there
+        for batch in list(self.batches):
+            left = set(waiting.get(batch, ()))
+            running = [r for r in batch.unsettled() if r.is_admitted and r not in left]
+            self.scheduling.adopt(running)
+        for batch, records in waiting.items():
+            self.scheduling.admit(batch, records)
 
     def grant(self) -> None:
-        """
-        Start what may start.
+        """Start what may start."""
+        if self.scheduling is not None:
+            self.scheduling.grant()
 
-        Not re-entrant: an eager task may run to its end inside `_start` and
-        come back here; the outer turn of the loop then sees its place.
-        """
-        scheduler = self.scheduler
-        if scheduler is None or self._granting:
-            return
-        self._granting = True
-        try:
-            while (record := scheduler.grant()) is not None:
-                if record.batch.is_settled(record):  # cancelled while it waited
-                    scheduler.release(record)
-                else:
-                    record.batch.start([record])
-        finally:
-            self._granting = False
+    def approve(self, record: CallRecord) -> None:
+        """A call that was asked for may start."""
+        assert self.scheduling is not None, "who asks needs one"
+        self.scheduling.approve(record)
 
     def release(self, record: CallRecord) -> None:
-        """Take back a call's place, if it had one; `grant` gives it out again."""
-        if self.scheduler is not None:
-            self.scheduler.release(record)
+        """A call has ended, or will never start; `grant` gives on what it had."""
+        if self.scheduling is not None:
+            self.scheduling.release(record)
+
+    def let_go(self, record: CallRecord) -> None:
+        """A running call was detached; it keeps what it writes until its end."""
+        if self.scheduling is not None:
+            self.scheduling.let_go(record)
+
+    def leave_thread(self, record: CallRecord) -> None:
+        """A running call goes on without its thread."""
+        if self.scheduling is not None:
+            self.scheduling.core.leave_thread(record)
+            self.scheduling.grant()
+
+    def ended_late(self, record: CallRecord) -> None:
+        """A detached call has ended."""
+        self.account.strike(record)
+        if self.scheduling is not None:
+            self.scheduling.release(record)
+            self.scheduling.grant()
+        self._tell_detached_waiters()
+
+    def held_back(self, batch: BatchEngine) -> int:
+        """Return how many calls of a batch wait for a person, or behind one that does."""
+        return 0 if self.scheduling is None else self.scheduling.core.held_back(batch)
 
     def forget(self, batch: BatchEngine) -> None:
-        """Drop what waits of a batch that was cut."""
+        """Drop what waits of a batch that was cut; its calls are released one by one."""
         self.lane.forget(batch)
-        if self.scheduler is not None:
-            self.scheduler.forget(batch)
+        if self.scheduling is not None:
+            self.scheduling.core.halt(batch)
 
     # -- detached calls ----------------------------------------------------
 
@@ -158,7 +204,7 @@ class LoopState:
         """No further blocking call may start: too many were let go and still run."""
         return len(self.account.threads) >= self.max_detached
 
-    def tell_detached_waiters(self) -> None:
+    def _tell_detached_waiters(self) -> None:
         if self._detached_waiters and not len(self.account):
             waiters, self._detached_waiters = self._detached_waiters, []
             for waiter in waiters:
@@ -168,7 +214,7 @@ class LoopState:
         """Park until no detached call is left and all late ends have been handled."""
         waiter = self.hub.backend.waiter()
         self._detached_waiters.append(waiter)
-        self.tell_detached_waiters()
+        self._tell_detached_waiters()
         try:
             await waiter.wait()
         finally:

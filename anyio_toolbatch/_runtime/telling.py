@@ -34,10 +34,18 @@ class Teller:
         self._is_released = False
         self._draining: Draining | None = None
 
-    def tell(self, record: CallRecord) -> None:
-        """Ask one running call to stop."""
+    def tell(self, record: CallRecord, grace: float) -> None:
+        """
+        Ask one running call to stop, and with it what it has opened.
+
+        Args:
+            record: The call.
+            grace: Seconds that it has to answer, and so do the batches inside it.
+        """
         record.told = True
         set_flag(record)
+        for inner in list(record.inner or ()):
+            inner.stop_with(record, grace)
         stopper = record.stopper
         if isinstance(stopper, Stopper):
             try:

@@ -188,6 +188,14 @@ class Lane:
             if self._lines.pop(batch, None) is not None:
                 self._turns.remove(batch)
 
+    def take_back(self) -> dict[Any, list[Job]]:
+        """Take out all jobs that still wait, by batch; those under way go on."""
+        with self._lock:
+            waiting = {batch: list(line) for batch, line in self._lines.items()}
+            self._lines.clear()
+            self._turns.clear()
+        return waiting
+
     def abandon(self, count: int = 1) -> None:
         """Give away the places of threads whose calls were let go."""
         with self._lock:

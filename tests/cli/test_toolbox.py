@@ -107,7 +107,7 @@ def test_two_different_tools_of_one_name_are_refused() -> None:
         ("raise SystemExit(3)", ["tools.py:1:", "SystemExit"]),
         ("import sibling", ["tools.py:1:", "KeyError"]),
         ("import unparsable", ["unparsable.py:1: not valid Python"]),
-        ("from anyio_toolbatch import Tool\nTool(len, exclusive=True)", ["tools.py:2:"]),
+        ("from anyio_toolbatch import Tool\nTool(len, exclusive=1)", ["tools.py:2:"]),
         (b"x = '\xff'\ndef f(): ...", ["tools.py"]),
         (b"x = 1\0\n", ["tools.py"]),
         ("_x = 1", ["tools.py has no tools"]),

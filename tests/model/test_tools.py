@@ -263,19 +263,33 @@ MISUSE: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         NotImplementedError,
         "runs_in='process' is not available in this version",
     ),
+    ("exclusive", {"exclusive": 1}, TypeError, "exclusive must be a bool, not int"),
+    ("needs_slot", {"needs_slot": None}, TypeError, "needs_slot must be a bool, not NoneType"),
+    (
+        "max_concurrency 0",
+        {"max_concurrency": 0},
+        ValueError,
+        "max_concurrency must be at least 1, not 0",
+    ),
+    (
+        "max_concurrency True",
+        {"max_concurrency": True},
+        TypeError,
+        "max_concurrency must be an int, not bool",
+    ),
     *(
         (
-            name,
+            f"{name} {value!r:.20}",
             {name: value},
-            NotImplementedError,
-            f"the Tool option {name!r} is not available in this version",
+            TypeError,
+            message.format(name),
         )
-        for name, value in [
-            ("exclusive", True),
-            ("reads", "key"),
-            ("writes", ["key"]),
-            ("max_concurrency", 2),
-            ("needs_slot", False),
+        for name in ("reads", "writes")
+        for value, message in [
+            (1, "{} must give keys (str or os.PathLike), not int"),
+            (b"key", "{} must give keys (str or os.PathLike), not bytes"),
+            (["key", None], "{} must give keys (str or os.PathLike), not NoneType"),
+            (async_function, "{} must be a plain function; it is called, not awaited"),
         ]
     ),
 ]

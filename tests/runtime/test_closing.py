@@ -18,18 +18,18 @@ LIVENESS = 20.0
 
 async def test_close_from_a_thread_during_an_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """§3.1: a batch that is being opened while its runner is closed is cut, too."""
-    refuse_nesting = runner_module._refuse_nesting
+    outer_call = runner_module._outer_call
 
-    def close_now(state: Any) -> None:
+    def close_now() -> Any:
         # The check for a closed runner is behind us, the batch not yet listed.
         thread = threading.Thread(target=anyio.run, args=(runner.aclose,))
         thread.start()
         thread.join(LIVENESS)
         assert not thread.is_alive()
-        refuse_nesting(state)
+        return outer_call()
 
     runner = ToolRunner({"tool": anyio.sleep_forever})
-    monkeypatch.setattr(runner_module, "_refuse_nesting", close_now)
+    monkeypatch.setattr(runner_module, "_outer_call", close_now)
     with anyio.fail_after(LIVENESS):
         results = await runner.run([ToolCall("0", "tool")])
     reason = results[0].reason

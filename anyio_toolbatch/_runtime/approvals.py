@@ -1,0 +1,253 @@
+"""
+Asks somebody whether a call may run.
+
+An async approver runs as a task of the batch's host, many at once; a sync one
+in a worker thread of its own lane, one question at a time, so that it may ask in
+a terminal. Questions are asked in call order: trio runs new tasks in any order,
+so each task has the next one started when it has begun itself.
+
+The answer goes to the batch, which looks whether it still wants one: a call
+that was cut has its result, and a late yes is nothing. A question that is
+withdrawn is cancelled if it is a task. A thread cannot be: its place in the
+lane is given to the next question.
+
+Story of that race: the worker takes the *start* ticket before it asks and the
+*end* ticket after it; who withdraws takes the same two. Without the start
+ticket nobody is ever asked. If the worker finds the end ticket gone, its thread
+does not belong to the lane any more.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .._core.record import CallRecord
+from .._model.calls import ToolCall
+from .._model.tools import kind_of
+from .backend import Timer
+from .cancellation import Stopper, run_stoppable
+from .hub import Hub
+from .threads import Lane
+from .tool_body import as_coroutine, close_awaitable
+
+if TYPE_CHECKING:
+    from .engine import BatchEngine
+
+__all__ = ("Approver",)
+
+
+class Approver:
+    """The approval hook of one runner on one loop."""
+
+    def __init__(
+        self, hub: Hub, approve: Callable[[ToolCall], Any], timeout: float | None
+    ) -> None:
+        self.hub = hub
+        self.approve = approve
+        self.timeout = timeout
+        self.lane = Lane(1, _ASKER)
+        self._is_async = kind_of(approve) == "async"
+        self._to_start: deque[Question] = deque()
+        self._is_starting = False
+
+    def ask(self, record: CallRecord) -> None:
+        """Ask for one call; its batch is told the answer."""
+        question = record.question = Question(self, record)
+        if self._is_async:
+            self._to_start.append(question)
+            if not self._is_starting:
+                self._start_next()
+        else:
+            self.lane.put(record.batch, [question])
+
+    def _start_next(self) -> None:
+        while self._to_start:
+            question = self._to_start.popleft()
+            if not question.is_over:
+                self._is_starting = True
+                question.run_on_loop()
+                return
+        self._is_starting = False
+
+    def task_begun(self) -> None:
+        """The task started last has come to its first step, or will never."""
+        if self._is_async:
+            # Posted: an eager task would run before the one that starts it.
+            self.hub.post(Approver._start_next, self)
+
+
+class Question:
+    """One call that somebody is asked about."""
+
+    __slots__ = (
+        "_approver",
+        "_awaitable",
+        "_context",
+        "_end",
+        "_has_begun",
+        "_record",
+        "_start",
+        "_stopper",
+        "_timer",
+        "answer",
+        "error",
+        "is_over",
+        "landing",
+    )
+
+    def __init__(self, approver: Approver, record: CallRecord) -> None:
+        self._approver = approver
+        self._record = record
+        # The submitter's: the call's own copy is for the tool.
+        self._context: contextvars.Context = record.context.copy()
+        self._start = [None]
+        self._end = [None]
+        self.is_over = False
+        self._stopper: Stopper | None = None
+        self._timer: Timer | None = None
+        self._awaitable: Any = None
+        self._has_begun = False
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.landing: Callable[[Question], None] | None = None
+        """What the loop has to do with it; a worker's to write."""
+
+    # -- as a task of the batch's host ---------------------------------------
+
+    def run_on_loop(self) -> None:
+        batch: BatchEngine = self._record.batch
+        batch.run_visit(self, self._context, f"approval of {self._record.call.name}")
+
+    async def run(self) -> None:
+        """Be the task: of an async approver, or of the awaitable that a sync one gave."""
+        self._has_begun = True
+        self._approver.task_begun()
+        if self.is_over:
+            return
+        self._begin()
+        batch: BatchEngine = self._record.batch
+        stopper = self._stopper = Stopper(batch.hub.backend, batch.mark_of(self._record))
+        batch.teller.begun(stopper)
+        outcome = await run_stoppable(stopper, self._body)
+        batch.teller.ended(stopper)
+        self.answer, self.error = outcome.value, outcome.error
+        if not outcome.stopped:
+            self.land()
+
+    def _body(self) -> Any:
+        awaitable, self._awaitable = self._awaitable, None
+        if awaitable is None:
+            awaitable = self._approver.approve(self._record.call)
+        return as_coroutine(awaitable)
+
+    def gone(self) -> None:
+        """The task is through; or it was cancelled before its first step, by a stranger."""
+        if not self._has_begun:
+            self._approver.task_begun()
+            self.error = RuntimeError("the approver's task was cancelled before its start")
+            self.land()
+
+    # -- on the loop ---------------------------------------------------------
+
+    def begun(self) -> None:
+        """A worker is asking now."""
+        if not self.is_over:
+            self._begin()
+
+    def _begin(self) -> None:
+        timeout = self._approver.timeout
+        if timeout is not None and self._timer is None:
+            self._timer = self._approver.hub.backend.call_later(timeout, self._on_timeout)
+
+    def _on_timeout(self) -> None:
+        if not self.is_over:
+            self._record.batch.refuse_unanswered(self._record)
+            self.withdraw()
+
+    def land(self) -> None:
+        """There is an answer, or an error."""
+        if self.is_over:
+            return
+        self._close()
+        self._record.batch.land_answer(self._record, self.answer, self.error)
+
+    def land_awaitable(self) -> None:
+        """The sync approver gave an awaitable: the rest of it runs here."""
+        if self.is_over:
+            close_awaitable(self._awaitable)
+        else:
+            self.run_on_loop()
+
+    def withdraw(self) -> None:
+        """Nobody wants the answer any more; idempotent."""
+        if self.is_over:
+            return
+        self._close()
+        if self._stopper is not None:
+            self._record.batch.teller.drain(self._stopper)
+        elif _take(self._start):
+            pass
+        elif _take(self._end):
+            self._approver.lane.abandon()
+
+    def _close(self) -> None:
+        self.is_over = True
+        self._record.question = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- in a worker thread --------------------------------------------------
+
+    def ask_here(self) -> bool:
+        """Ask; False if the thread was given away meanwhile."""
+        if not _take(self._start):
+            return True
+        hub = self._approver.hub
+        if self._approver.timeout is not None:
+            hub.post(Question.begun, self)
+        landing = Question.land
+        try:
+            answer = self._context.run(self._approver.approve, self._record.call)
+        except BaseException as exc:  # noqa: BLE001 - that call's failure, whatever it is
+            self.error = exc
+        else:
+            if hasattr(type(answer), "__await__"):
+                self._awaitable = answer
+                landing = Question.land_awaitable
+            else:
+                self.answer = answer
+        if not _take(self._end):
+            close_awaitable(self._awaitable)
+            return False
+        self.landing = landing
+        return True
+
+
+class _Asker:
+    """What the lane of a sync approver does."""
+
+    def run(self, question: Question) -> bool:
+        return question.ask_here()
+
+    def report(self, question: Question) -> None:
+        if question.landing is not None:
+            question._approver.hub.post(question.landing, question)
+
+    def thread_failed(self, question: Question, error: BaseException) -> None:
+        question.error = error
+        question._approver.hub.post(Question.land, question)
+
+
+_ASKER = _Asker()
+
+
+def _take(ticket: list[None]) -> bool:
+    try:
+        ticket.pop()
+    except IndexError:
+        return False
+    return True

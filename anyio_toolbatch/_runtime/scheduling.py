@@ -1,0 +1,287 @@
+"""
+Brings calls to their start where they may have to wait for each other.
+
+The decisions are `_core.scheduler`'s; this carries them out, on the loop's
+thread. The way of a call: `admit` → (its paths are resolved, in a worker) →
+`Scheduler.add` → (approval) → `grant` → ``BatchEngine.start``.
+
+Paths and order: a call's claims are known only when its paths are, so calls
+wait for that in one queue, the *intake*, in the order of their submission.
+Workers may resolve them in any order; only the head of the queue goes on. Calls
+without claims pass it, unless one of their own batch is in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+from .._core.claims import Modes, expand
+from .._core.record import CallRecord
+from .._core.scheduler import Needs, Refusal, Scheduler
+from .backend import Timer
+from .hub import Hub
+from .paths import PathNames, has_paths, plain_nodes
+from .threads import Lane
+
+if TYPE_CHECKING:
+    from .engine import BatchEngine
+
+__all__ = ("Scheduling",)
+
+RESOLVER_THREADS = 4
+"""Threads of one loop that may be resolving paths; arbitrary: one may hang on a dead disk."""
+
+logger = logging.getLogger("anyio_toolbatch.runtime")
+
+
+class Scheduling:
+    """The scheduler of one runner on one loop, or of all module-level batches of a loop."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.core = Scheduler()
+        self._hub = hub
+        self._granting = False
+        self._timer: Timer | None = None
+        self._timer_due: float | None = None
+        self._intake: deque[_Arrival] = deque()
+        self._in_intake: Counter[BatchEngine] = Counter()
+
+    # -- facts ---------------------------------------------------------------
+
+    def admit(self, batch: BatchEngine, records: list[CallRecord]) -> None:
+        """Take in calls of one batch, in call order."""
+        to_resolve: list[_Arrival] = []
+        for record in records:
+            claims = record.claims
+            by_path = claims is not None and (has_paths(claims[0]) or has_paths(claims[1]))
+            if not by_path and not (
+                self._intake and (claims is not None or batch in self._in_intake)
+            ):
+                self._take_in(record, _plain_modes(claims))
+                continue
+            arrival = _Arrival(record)
+            self._intake.append(arrival)
+            self._in_intake[batch] += 1
+            if by_path:
+                to_resolve.append(arrival)
+            else:
+                arrival.modes = _plain_modes(claims)
+        if to_resolve:
+            self._resolver_lane().put(batch, [_Resolution(self, to_resolve)])
+        self.grant()
+
+    def release(self, record: CallRecord) -> None:
+        """A call has ended, or will never start; `grant` gives on what it had."""
+        self.core.release(record, self._hub.clock())
+
+    def let_go(self, record: CallRecord) -> None:
+        """A running call was detached, and may have ended since."""
+        if record.reported:
+            self.release(record)
+        else:
+            self.core.let_go(record, self._hub.clock())
+
+    def approve(self, record: CallRecord) -> None:
+        self.core.approve(record, self._hub.clock())
+        self.grant()
+
+    def adopt(self, records: list[CallRecord]) -> None:
+        """Enter calls that run already."""
+        for record in records:
+            needs = Needs(thread=not record.hosted, slot=False)
+            self._add(record, needs, ask=False)
+        adopted = set(records)
+        # Their places are free: nobody else can have had them.
+        self._start([r for r in self._granted() if r not in adopted])
+
+    # -- decisions carried out -----------------------------------------------
+
+    def grant(self) -> None:
+        """
+        Start what may start, and refuse what waits in vain.
+
+        Not re-entrant: an eager task may run to its end inside `_start` and
+        come back here; the outer turn of the loop then sees its place.
+        """
+        if self._granting:
+            return
+        self._granting = True
+        try:
+            while True:
+                granted = self._granted()
+                self._start(granted)
+                refused = self.core.take_refusals(self._hub.clock())
+                for refusal in refused:
+                    _refuse(refusal)
+                if not granted and not refused:
+                    break
+        finally:
+            self._granting = False
+        self._set_timer()
+
+    def _granted(self) -> list[CallRecord]:
+        granted = []
+        while (record := self.core.grant()) is not None:
+            granted.append(record)
+        return granted
+
+    def _start(self, records: list[CallRecord]) -> None:
+        by_batch: dict[BatchEngine, list[CallRecord]] = {}
+        for record in records:
+            if record.batch.is_settled(record):  # cut, and not yet taken out of its line
+                self.release(record)
+            else:
+                by_batch.setdefault(record.batch, []).append(record)
+        for batch, calls in by_batch.items():
+            batch.start(calls)
+
+    def _set_timer(self) -> None:
+        due = self.core.next_refusal()
+        if due == self._timer_due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_due = due
+        if due is not None:
+            left = max(due - self._hub.clock(), 0.0)
+            self._timer = self._hub.backend.call_later(left, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = self._timer_due = None
+        self.grant()
+
+    # -- taking in -----------------------------------------------------------
+
+    def _take_in(self, record: CallRecord, modes: Modes) -> None:
+        batch: BatchEngine = record.batch
+        if batch.is_settled(record):
+            return
+        tool = record.tool
+        needs = Needs(
+            modes,
+            tool.exclusive,
+            not record.hosted,
+            tool.needs_slot,
+            None if tool.max_concurrency is None else tool,
+            tool.max_concurrency,
+        )
+        approver = batch.state.approver
+        self._add(record, needs, ask=approver is not None)
+        if approver is not None:
+            approver.ask(record)
+
+    def _add(self, record: CallRecord, needs: Needs, *, ask: bool) -> None:
+        batch: BatchEngine = record.batch
+        record.entry = self.core.add(
+            batch,
+            batch.state.limits,
+            record,
+            needs,
+            self._hub.clock(),
+            ask=ask,
+            ancestors=batch.ancestor_entries(),
+        )
+
+    def _resolver_lane(self) -> Lane:
+        lane: Lane | None = self._hub.shared.get("paths")
+        if lane is None:
+            lane = self._hub.shared["paths"] = Lane(RESOLVER_THREADS, _RESOLVER)
+        return lane
+
+    def resolved(self) -> None:
+        """Some paths have been resolved: let go on whoever is first in the intake."""
+        while self._intake:
+            arrival = self._intake[0]
+            record = arrival.record
+            batch: BatchEngine = record.batch
+            if not arrival.is_known and not batch.is_settled(record):
+                break
+            self._intake.popleft()
+            self._in_intake[batch] -= 1
+            if not self._in_intake[batch]:
+                del self._in_intake[batch]
+            if arrival.error is not None:
+                batch.refuse_claims(record, arrival.error)
+            elif arrival.modes is not None:
+                self._take_in(record, arrival.modes)
+        self.grant()
+
+    def waits_for_paths(self, record: CallRecord) -> bool:
+        return any(arrival.record is record for arrival in list(self._intake))
+
+
+class _Arrival:
+    """A call in the intake. Modes or error are written by a worker, once."""
+
+    __slots__ = ("error", "modes", "record")
+
+    def __init__(self, record: CallRecord) -> None:
+        self.record = record
+        self.modes: Modes | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def is_known(self) -> bool:
+        return self.modes is not None or self.error is not None
+
+
+class _Resolution:
+    """Paths to be resolved in one go."""
+
+    __slots__ = ("arrivals", "cwd", "owner")
+
+    def __init__(self, owner: Scheduling, arrivals: list[_Arrival]) -> None:
+        self.owner = owner
+        self.arrivals = arrivals
+        try:
+            self.cwd = os.getcwd()
+        except OSError:  # it was removed; absolute paths do not need it
+            self.cwd = os.sep
+
+    def fail(self, error: BaseException) -> None:
+        for arrival in self.arrivals:
+            if not arrival.is_known:
+                arrival.error = error
+
+    def post(self) -> None:
+        self.owner._hub.post(Scheduling.resolved, self.owner)
+
+
+class _Resolver:
+    """Resolves paths in a worker thread."""
+
+    def run(self, job: _Resolution) -> bool:
+        names = PathNames(job.cwd)
+        for arrival in job.arrivals:
+            reads, writes = arrival.record.claims or ((), ())
+            try:
+                arrival.modes = expand(names.nodes(reads), names.nodes(writes))
+            except BaseException as exc:  # noqa: BLE001 - that call's failure, whatever it is
+                arrival.error = exc
+        return True
+
+    def report(self, job: _Resolution) -> None:
+        job.post()
+
+    def thread_failed(self, job: _Resolution, error: BaseException) -> None:
+        job.fail(error)
+        job.post()
+
+
+_RESOLVER = _Resolver()
+
+
+def _plain_modes(claims: tuple[Any, Any] | None) -> Modes:
+    if claims is None:
+        return {}
+    reads, writes = claims
+    return expand(plain_nodes(reads), plain_nodes(writes))
+
+
+def _refuse(refusal: Refusal) -> None:
+    record: CallRecord = refusal.call
+    record.batch.refuse_busy(record, refusal.holder, refusal.since)
