@@ -179,6 +179,8 @@ class BatchEngine:
                 replaced = validate(call)
                 if replaced is not None:
                     record.arguments = dict(replaced)
+            if record.tool.is_scheduled and not self._find_claims(record):
+                return False
         except KeyboardInterrupt:
             # It goes on, and a call without an end would hold the batch.
             ending = Ending(
@@ -191,8 +193,6 @@ class BatchEngine:
             raise
         except BaseException as exc:  # noqa: BLE001 - whatever a user's check may raise
             return self._refuse(record, exc)
-        if record.tool.is_scheduled and not self._find_claims(record):
-            return False
         if record.tool.carrier == "thread":
             if self.state.is_full:
                 self.land_refused(record)
@@ -208,10 +208,10 @@ class BatchEngine:
         try:
             reads = keys_of("reads", tool.reads, record.arguments)
             writes = keys_of("writes", tool.writes, record.arguments)
-        except BaseException as exc:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:  # noqa: BLE001 - whatever a user's function may raise
             self.refuse_claims(record, exc)
-            if isinstance(exc, KeyboardInterrupt):
-                raise
             return False
         if reads or writes:
             record.claims = (reads, writes)

@@ -75,7 +75,8 @@ class Scheduling:
 
     def release(self, record: CallRecord) -> None:
         """A call has ended, or will never start; `grant` gives on what it had."""
-        self.core.release(record, self._hub.clock())
+        if not self.core.release(record, self._hub.clock()) and self._intake:
+            self._shift_intake()  # it may have been the one that all others wait for
 
     def let_go(self, record: CallRecord) -> None:
         """A running call was detached, and may have ended since."""
@@ -193,7 +194,12 @@ class Scheduling:
         return lane
 
     def resolved(self) -> None:
-        """Some paths have been resolved: let go on whoever is first in the intake."""
+        """Some paths have been resolved."""
+        self._shift_intake()
+        self.grant()
+
+    def _shift_intake(self) -> None:
+        """Let go on whoever is first in the intake, as far as their paths are known."""
         while self._intake:
             arrival = self._intake[0]
             record = arrival.record
@@ -208,7 +214,6 @@ class Scheduling:
                 batch.refuse_claims(record, arrival.error)
             elif arrival.modes is not None:
                 self._take_in(record, arrival.modes)
-        self.grant()
 
     def waits_for_paths(self, record: CallRecord) -> bool:
         return any(arrival.record is record for arrival in list(self._intake))
