@@ -10,6 +10,7 @@ from collections.abc import Callable
 from . import (
     async_calls,
     blocking_calls,
+    claims,
     deaf_tool,
     interrupts,
     peers,
@@ -28,6 +29,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "blocking": blocking_calls.measure,
     "async": async_calls.measure,
     "scaling": scaling.measure,
+    "claims": claims.measure,
     "exit": process_exit.measure,
     "deaf": deaf_tool.measure,
 }
