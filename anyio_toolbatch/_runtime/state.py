@@ -66,7 +66,9 @@ class DetachedAccount:
         return len(self._threads) + len(self._tasks)
 
     def calls(self) -> list[DetachedCall]:
-        entries = [*list(self._threads.items()), *list(self._tasks.items())]
+        # Whole copies first: making the pairs may set off the collector, which up to
+        # CPython 3.11 runs at once, in the middle; code that it calls lets workers in.
+        entries = [*dict(self._threads).items(), *dict(self._tasks).items()]
         entries.sort(key=lambda entry: entry[1])
         return [DetachedCall(r.call, r.batch.id, since) for r, since in entries]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -183,3 +185,33 @@ async def test_times_of_a_call_that_is_cut_at_its_start() -> None:
     assert (result.status, result.started) == (Status.INTERRUPTED, True)
     assert 0 <= result.run_time <= longest
     assert 0 <= result.wait_time <= longest
+
+
+@pytest.mark.parametrize("hosted", [False, True])
+def test_detached_calls_end_while_they_are_listed(hosted: bool) -> None:
+    """Statistics may be asked for at any moment, also while the calls in them end."""
+    # More than CPython keeps unused tuples for: the collector has to count them.
+    records = [
+        CallRecord(SimpleNamespace(id="batch"), ToolCall(str(n), "tool"), 0.0)
+        for n in range(5000)
+    ]
+    for record in records:
+        record.hosted = hosted
+    account = DetachedAccount()
+    account.enter(records, 0.0)
+
+    # On CPython 3.11 a collection comes in the middle of a C function, and what it
+    # calls (a callback, a finaliser) may let a worker run. Here it is the worker.
+    def worker_ends(phase: str, _info: Any) -> None:
+        if phase == "start":
+            record = records.pop()
+            record.reported = True
+            account.strike(record)
+
+    gc.callbacks.append(worker_ends)
+    try:
+        found = account.calls()
+    finally:
+        gc.callbacks.remove(worker_ends)
+    assert len(account) == len(records) < 5000
+    assert len(records) <= len(found) <= 5000
