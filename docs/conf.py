@@ -7,20 +7,27 @@ Nothing is fetched: a build without a network gives the same pages.
 from __future__ import annotations
 
 import builtins
-import importlib.metadata
 import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
 project = "anyio-toolbatch"
 author = "anyio-toolbatch contributors"
 copyright = author
-release = importlib.metadata.version(project)
+# From where it is written, so that the pages of a checkout can be built without
+# installing it.
+release = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "state_diagram",
 ]
-exclude_patterns = ["_build", "changelog.d"]
+exclude_patterns = ["_build", "_ext", "changelog.d", "examples"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 

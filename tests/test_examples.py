@@ -1,0 +1,64 @@
+"""The examples of the documentation are programs, and do what their pages show."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+EXAMPLES = sorted(DOCS.glob("examples/*.py"))
+ANSWERS = {"approvals": "y\nn\nToo much at once\n"}
+"""What is typed into an example that asks, by its name."""
+LIVENESS = 30.0  # seconds, where one is meant
+
+
+def environment() -> dict[str, str]:
+    """The tests' own environment, made fit for another folder and for all machines."""
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join(str(Path(folder).resolve()) for folder in folders if folder)
+    return {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example_prints_what_its_page_shows(
+    example: Path, backend: str, tmp_path: Path
+) -> None:
+    """Each example runs to its end, and its output is the file that the page includes."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    ended = subprocess.run(
+        [sys.executable, "-P", "-W", "error", example, backend],
+        input=ANSWERS.get(example.stem, ""),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=LIVENESS,
+        cwd=tmp_path,
+        env=environment(),
+    )
+    assert ended.stderr == ""
+    assert ended.stdout == example.with_suffix(".txt").read_text("utf-8")
+    assert ended.returncode == 0
+
+
+def test_there_are_examples() -> None:
+    """A folder that has moved must not pass for one without faults."""
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_some_page_includes_the_example_and_its_output(example: Path) -> None:
+    """Nothing lies in the folder that no reader can find."""
+    included = {
+        (page.parent / name).resolve()
+        for page in DOCS.rglob("*.md")
+        if "_build" not in page.parts
+        for name in re.findall(r"\{literalinclude\} (\S+)", page.read_text("utf-8"))
+    }
+    assert {example, example.with_suffix(".txt")} <= included
