@@ -66,7 +66,7 @@ class Approver:
     def _start_next(self) -> None:
         while self._to_start:
             question = self._to_start.popleft()
-            if not question.is_over:
+            if question.is_wanted:
                 self._is_starting = True
                 question.run_on_loop()
                 return
@@ -115,6 +115,11 @@ class Question:
         self.landing: Callable[[Question], None] | None = None
         """What the loop has to do with it; a worker's to write."""
 
+    @property
+    def is_wanted(self) -> bool:
+        """Nobody is to be asked about a call that is cut, or is about to be; any thread."""
+        return not self.is_over and not self._record.batch.must_not_start(self._record)
+
     # -- as a task of the batch's host ---------------------------------------
 
     def run_on_loop(self) -> None:
@@ -125,7 +130,7 @@ class Question:
         """Be the task: of an async approver, or of the awaitable that a sync one gave."""
         self._has_begun = True
         self._approver.task_begun()
-        if self.is_over:
+        if not self.is_wanted:
             return
         self._begin()
         batch: BatchEngine = self._record.batch
@@ -204,7 +209,9 @@ class Question:
 
     def ask_here(self) -> bool:
         """Ask; False if the thread was given away meanwhile."""
-        if not _take(self._start):
+        # A look first: who withdraws one question lets the next be asked, and
+        # may be about to withdraw that one, too.
+        if not self.is_wanted or not _take(self._start):
             return True
         hub = self._approver.hub
         if self._approver.timeout is not None:

@@ -196,6 +196,8 @@ class LoopState:
     def forget(self, batch: BatchEngine) -> None:
         """Drop what waits of a batch that was cut; its calls are released one by one."""
         self.lane.forget(batch)
+        if self.approver is not None:
+            self.approver.lane.forget(batch)
         if self.scheduling is not None:
             self.scheduling.core.halt(batch)
 
