@@ -1,11 +1,7 @@
 """Kind T of the cases from the field: from one runtime that already detaches."""
 
-# Not in this version's scope:
-# T5: write claims (`writes=`) raise NotImplementedError.
-# T8: approvals (`approve=`) raise NotImplementedError; that deadlines do fire is T7 and T13.
-# T10, T11: nested batches are not available yet.
-# T21, the state "denied": needs approvals.
-# T7, T13, T21, T22 for async tools, in virtual time: tests/virtual/test_cases_lprt.py.
+# T7, T13, T21, T22 for async tools, in virtual time: tests/virtual/test_cases_lprt.py;
+# T5, T8 and T11, too: tests/virtual/test_cases_mnoqst.py.
 
 from __future__ import annotations
 
@@ -20,6 +16,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -34,8 +31,10 @@ from anyio_toolbatch import (
     Event,
     LateResult,
     LateResultDropped,
+    ResourceBusyError,
     Status,
     Tool,
+    ToolBatch,
     ToolCall,
     ToolResult,
     ToolRunner,
@@ -43,6 +42,7 @@ from anyio_toolbatch import (
     from_thread,
     keep_partial,
     on_cancel,
+    open_batch,
     report_progress,
     run_batch,
 )
@@ -300,6 +300,61 @@ async def test_t4_the_end_is_told_before_what_comes_late() -> None:
         assert of_call == [CallSettled, LateResultDropped]
 
 
+# -- T5: a detached writer -----------------------------------------------------
+
+
+@pytest.mark.parametrize("claims", ["writes", "reads"])
+@pytest.mark.parametrize("where", ["same batch's runner", "run_batch"])
+async def test_t5_a_detached_writer_is_never_joined_by_another(
+    claims: str, where: str, tmp_path: Path, promises: PromiseObserver
+) -> None:
+    """T5, §4.8: a later writer, or reader, of its file is refused and told who has it."""
+    file = tmp_path / "notes.txt"
+    file.write_text("old")
+    (tmp_path / "x").mkdir()
+    gate = GatedTool("slow_write", value=lambda: file.write_text("late"), writes=file)
+    options: dict[str, Any] = {claims: lambda path: Path(path)}
+    quick = Tool(lambda path: Path(path).read_text(), name="quick", **options)
+    later = [
+        ToolCall("same", "quick", {"path": str(tmp_path / "x" / ".." / "notes.txt")}),
+        ToolCall("other", "quick", {"path": __file__}),
+    ]
+    runner = ToolRunner([gate.tool, quick], cleanup_grace=0.05, observers=[promises])
+
+    async def run(asked: list[ToolCall]) -> list[ToolResult]:
+        if where == "run_batch":
+            return await run_batch(asked, [gate.tool, quick], cleanup_grace=0.05)
+        return await runner.run(asked)
+
+    with anyio.fail_after(LIVENESS):
+        opened = (
+            open_batch(calls("slow_write"), [gate.tool])
+            if where == "run_batch"
+            else runner.open_batch(calls("slow_write"))
+        )
+        try:
+            async with opened as batch:
+                await gate.wait_started()
+                batch.interrupt()
+            assert shape(batch.results) == [CUT]
+            refused, beside = await run(later)
+            assert shape([refused]) == [("failed", "resource_busy", False, False)]
+            assert isinstance(refused.error, ResourceBusyError)
+            assert "slow_write" in refused.text
+            assert "id-0" in refused.text
+            assert refused.effects == "none"
+            assert beside.status is Status.COMPLETED
+            assert file.read_text() == "old"
+        finally:
+            gate.open()
+        await gate.wait_ended()
+        # Once it has really ended the file is there for the next.
+        while (again := await run(later))[0].status is Status.FAILED:
+            assert again[0].reason is not None and again[0].reason.kind == "resource_busy"
+        assert [r.status for r in again] == [Status.COMPLETED] * 2
+        assert again[0].value == "late"
+
+
 # -- T6: no capacity is held ---------------------------------------------------
 
 
@@ -348,6 +403,87 @@ async def test_t7_what_waited_for_a_thread_is_not_said_to_have_run() -> None:
         gate.open()
         assert await runner.wait_detached(LIVENESS)
     assert gate.started <= 1
+
+
+# -- T8: the deadline and the person -------------------------------------------
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+async def test_t8_a_deadline_does_not_run_while_a_person_is_asked(
+    sealed: bool, promises: PromiseObserver
+) -> None:
+    """T8, §4.10: a blocked prompt outlasts the batch's limit, and the call still runs."""
+    prompt = GatedTool("input")
+
+    def approve(_: ToolCall) -> bool:
+        prompt.tool.func()
+        return True
+
+    async with ToolRunner(
+        {"gated": lambda: "ran"}, approve=approve, observers=[promises]
+    ) as runner:
+        with anyio.fail_after(LIVENESS):
+            async with runner.open_batch(
+                calls("gated") if sealed else None, timeout=0.2
+            ) as batch:
+                if not sealed:
+                    batch.submit(calls("gated")[0])
+                await prompt.wait_started()
+                # The wait is what is measured here, so it is a real one.
+                await anyio.sleep(0.4)
+                prompt.open()
+                if not sealed:
+                    batch.seal()
+        assert shape(batch.results) == [("completed", None, True, False)]
+    promises.check(batch.id, batch.results)
+
+
+async def test_t8_the_deadline_fires_all_the_same(promises: PromiseObserver) -> None:
+    """T8, §4.10: time that passes while anything else runs does count."""
+    prompt = GatedTool("input")
+    gate = GatedTool()
+
+    def approve(call: ToolCall) -> bool:
+        if call.id == "id-1":
+            prompt.tool.func()
+        return True
+
+    async with ToolRunner([gate.tool], approve=approve, observers=[promises]) as runner:
+        with anyio.fail_after(LIVENESS):
+            async with runner.open_batch(calls("gated", "gated"), timeout=0.3) as batch:
+                await gate.wait_started()
+                await prompt.wait_started()
+        assert shape(batch.results) == [
+            ("timed_out", "batch_timeout", True, True),
+            ("timed_out", "batch_timeout", False, False),
+        ]
+        gate.open()
+        prompt.open()
+        assert await runner.wait_detached(LIVENESS)
+    promises.check(batch.id, batch.results)
+
+
+async def test_t8_waiting_for_a_person_has_a_limit_of_its_own(
+    promises: PromiseObserver,
+) -> None:
+    """T8, §3.4: at `approval_timeout` the call is not started, and the reason says so."""
+    prompt = GatedTool("input")
+
+    def approve(_: ToolCall) -> bool:
+        prompt.tool.func()
+        return True
+
+    async with ToolRunner(
+        {"gated": lambda: "ran"}, approve=approve, approval_timeout=0.1, observers=[promises]
+    ) as runner:
+        with anyio.fail_after(LIVENESS):
+            # One at a time: the first keeps the terminal until it is given up.
+            results = await runner.run(calls("gated", "gated"), timeout=LIVENESS / 2)
+        assert shape(results) == [("timed_out", "approval_timeout", False, False)] * 2
+        assert "timed out waiting for approval" in results[0].text
+        assert "not started" in results[0].text
+        prompt.open()
+        await prompt.wait_ended(2)
 
 
 # -- T9: the neighbour ---------------------------------------------------------
@@ -402,6 +538,172 @@ async def test_t9_another_batch_notices_nothing(promises: PromiseObserver) -> No
     assert told == ["one"]
     promises.check(one.id, one.results)
     promises.check(two.id, two.results)
+
+
+# -- T10: a child that comes late ----------------------------------------------
+
+
+@pytest.mark.parametrize("carrier", ["loop", "own loop", "runs_in"])
+@pytest.mark.parametrize("inner_of", ["same runner", "no runner"])
+async def test_t10_a_child_run_that_comes_after_the_stop_is_born_interrupted(
+    carrier: str, inner_of: str, anyio_backend_name: str
+) -> None:
+    """T10, §4.9: the outer call is deaf and opens a batch after its end: nothing starts."""
+    leaf = GatedTool("leaf")
+    stopped = threading.Event()
+    inner: list[ToolBatch] = []
+    is_over = threading.Event()
+
+    async def open_late() -> str:
+        opened = (
+            runner.open_batch() if inner_of == "same runner" else open_batch(None, [leaf.tool])
+        )
+        async with opened as batch:
+            inner.append(batch)
+            for call in calls("leaf", "leaf"):
+                batch.submit(call)
+        is_over.set()
+        return "late"
+
+    async def deaf() -> str:
+        begun.set()
+        try:
+            await anyio.sleep(600)
+        except anyio.get_cancelled_exc_class():
+            pass
+        return await open_late()
+
+    def blocking() -> str:
+        begun.set()
+        assert stopped.wait(LIVENESS)
+        return anyio.run(open_late, backend=anyio_backend_name)
+
+    begun = threading.Event()
+    match carrier:
+        case "loop":
+            outer = Tool(deaf, name="outer")
+        case "own loop":
+            outer = Tool(blocking, name="outer")
+        case _:
+            outer = Tool(deaf, name="outer", runs_in="thread")
+    late = Late()
+    try:
+        async with ToolRunner([outer, leaf.tool], on_late=late) as runner:
+            with anyio.fail_after(LIVENESS):
+                async with runner.open_batch(calls("outer")) as batch:
+                    await happens(begun)
+                    batch.interrupt("stop")
+                assert shape(batch.results) == [CUT]
+                stopped.set()
+                await happens(is_over)
+                assert shape(inner[0].results) == [NOT_STARTED] * 2
+                assert inner[0].reason == batch.reason
+                await late.all_landed()
+    finally:
+        stopped.set()
+        leaf.open()
+    assert leaf.started == 0
+
+
+async def test_t10_not_even_between_the_stop_and_its_handling(
+    anyio_backend_name: str,
+) -> None:
+    """T10, P4: a child batch on another loop starts nothing once `interrupt` has returned."""
+    leaf = GatedTool("leaf")
+    stopped, submitted = threading.Event(), threading.Event()
+    inner: list[ToolBatch] = []
+
+    async def open_late() -> None:
+        async with open_batch(None, [leaf.tool]) as batch:
+            inner.append(batch)
+            batch.submit(calls("leaf")[0])
+            await anyio.wait_all_tasks_blocked()
+            submitted.set()
+
+    def blocking() -> None:
+        assert stopped.wait(LIVENESS)
+        anyio.run(open_late, backend=anyio_backend_name)
+
+    try:
+        async with ToolRunner([Tool(blocking, name="outer")]) as runner:
+            with anyio.fail_after(LIVENESS):
+                async with runner.open_batch(calls("outer")) as batch:
+                    await anyio.wait_all_tasks_blocked()
+                    hold_until(lambda: runner.statistics().running == 1)
+                    batch.interrupt("stop")
+                    # The loop is held here: the stop is asked for, and not handled.
+                    stopped.set()
+                    hold_until(submitted.is_set)
+                    assert leaf.started == 0
+                assert await runner.wait_detached(LIVENESS)
+        assert shape(inner[0].results) == [NOT_STARTED]
+    finally:
+        stopped.set()
+        leaf.open()
+    assert leaf.started == 0
+
+
+# -- T11: the deadline reaches all of it ---------------------------------------
+
+
+@pytest.mark.parametrize("limit", ["call", "batch"])
+@pytest.mark.parametrize("carrier", ["loop", "from_thread", "own loop", "runs_in"])
+async def test_t11_a_timeout_reaches_nested_runs_as_an_interrupt_does(
+    limit: str, carrier: str, anyio_backend_name: str, promises: PromiseObserver
+) -> None:
+    """T11, §4.9: what the outer call has opened is timed out with it, at any depth."""
+    leaf = GatedTool("leaf")
+    inner: dict[int, ToolBatch] = {}
+    ended = [threading.Event(), threading.Event()]
+
+    async def middle(depth: int = 0) -> str:
+        try:
+            if depth == 0:
+                asked = [ToolCall("middle", "middle", {"depth": 1})]
+            else:
+                asked = calls("leaf", "leaf")
+            async with runner.open_batch(asked) as batch:
+                inner[depth] = batch
+        finally:
+            ended[depth].set()
+        return "finished"
+
+    def outer() -> str:
+        if carrier == "from_thread":
+            return from_thread.run(middle)
+        return anyio.run(middle, backend=anyio_backend_name)
+
+    timeout = 0.5 if limit == "call" else None
+    tools = [
+        Tool(
+            middle if carrier in {"loop", "runs_in"} else outer,
+            name="outer",
+            timeout=timeout,
+            runs_in="thread" if carrier == "runs_in" else "auto",
+        ),
+        Tool(middle),
+        leaf.tool,
+    ]
+    kind = f"{limit}_timeout"
+    try:
+        async with ToolRunner(tools, max_threads=4, observers=[promises]) as runner:
+            with anyio.fail_after(LIVENESS):
+                async with runner.open_batch(
+                    calls("outer"), timeout=0.5 if limit == "batch" else None
+                ) as batch:
+                    await leaf.wait_started(2)
+                assert shape(batch.results) == [("timed_out", kind, True, True)]
+                for event in ended:
+                    await happens(event)
+                first, second = inner[0], inner[1]
+                assert shape(first.results) == [("timed_out", kind, True, True)]
+                assert shape(second.results) == [("timed_out", kind, True, True)] * 2
+                assert (leaf.started, leaf.ended) == (2, 0)
+                leaf.open()
+                await leaf.wait_ended(2)
+                assert await runner.wait_detached(LIVENESS)
+    finally:
+        leaf.open()
 
 
 # -- T12: a stop after the end -------------------------------------------------
@@ -961,6 +1263,10 @@ def test_t20_the_process_leaves_while_threads_are_stuck_in_c(what: str, backend:
 async def test_t21_every_state_is_told_apart_as_data() -> None:
     """T21, P6: interrupted is neither failed nor nothing; each end has a state of its own."""
     gate = GatedTool()
+
+    def approve(call: ToolCall) -> bool | str:
+        return call.id != "denied" or "not on a Friday"
+
     limited = GatedTool("limited", timeout=0.05)
 
     def breaks() -> None:
@@ -972,11 +1278,12 @@ async def test_t21_every_state_is_told_apart_as_data() -> None:
         "gated": gate.tool,
         "limited": limited.tool,
     }
-    async with ToolRunner(tools, max_threads=4) as runner:
+    async with ToolRunner(tools, max_threads=4, approve=approve) as runner:
         with anyio.fail_after(LIVENESS):
             async with runner.open_batch() as batch:
                 for name in ("works", "breaks", "no such tool"):
                     await batch.submit(ToolCall(name, name)).wait()
+                await batch.submit(ToolCall("denied", "works")).wait()
                 bad = ToolCall("bad arguments", "works", "{")
                 await batch.submit(bad).wait()
                 await batch.submit(ToolCall("limited", "limited")).wait()
@@ -990,6 +1297,7 @@ async def test_t21_every_state_is_told_apart_as_data() -> None:
         assert states["breaks"] == ("failed", None, True, False)
         assert states["no such tool"] == ("invalid", "unknown_tool", False, False)
         assert states["bad arguments"] == ("invalid", "bad_arguments", False, False)
+        assert states["denied"] == ("denied", "not_approved", False, False)
         assert states["limited"] == ("timed_out", "call_timeout", True, True)
         assert states["g0"] == ("interrupted", "call_cancelled", True, True)
         assert states["g1"] == CUT
