@@ -75,6 +75,7 @@ class CallRecord:
         "entry",
         "error",
         "halted",
+        "held_back",
         "hosted",
         "index",
         "inner",
@@ -100,6 +101,7 @@ class CallRecord:
         "told",
         "tool",
         "value",
+        "was_cut",
     )
 
     def __init__(self, batch: Any, call: ToolCall, submitted_at: float) -> None:
@@ -130,6 +132,7 @@ class CallRecord:
         self.reported = False  # and the loop has been told, or has seen it
         self.landing: Any = None  # what the loop is to do with it
         self.awaiting = False  # a thread's value turned out awaitable
+        self.held_back = False  # taken out of line, and not begun: a cut was on its way
         # -- written by the loop
         self.progress: tuple[float, float | None, str | None] | None = None
         self.start_told = False
@@ -139,6 +142,7 @@ class CallRecord:
         self.stopper: Any = None
         self.hosted = False  # it runs on the loop, not in a thread
         self.told = False  # it was asked to stop
+        self.was_cut = False  # it was asked, or let go of: not its own end counts
         self.halted = False  # any thread: it must not start any more
         self.stopping = False  # any thread: nor may anything that it has opened
         self.is_admitted = False  # it is on its way to its start

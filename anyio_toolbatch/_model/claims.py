@@ -62,7 +62,7 @@ def _is_key(value: object) -> bool:
 
 def _tuple_of_keys(name: str, value: object) -> tuple[Key, ...]:
     if isinstance(value, str | os.PathLike):
-        return (value,)
+        return (_plain(value),)
     if isinstance(value, bytes) or not isinstance(value, Iterable):
         msg = f"{name} must give keys (str or os.PathLike), not {type(value).__name__}"
         raise TypeError(msg)
@@ -71,4 +71,9 @@ def _tuple_of_keys(name: str, value: object) -> tuple[Key, ...]:
         if not _is_key(key):
             msg = f"{name} must give keys (str or os.PathLike), not {type(key).__name__}"
             raise TypeError(msg)
-    return cast("tuple[Key, ...]", keys)
+    return tuple(_plain(key) for key in cast("tuple[Key, ...]", keys))
+
+
+def _plain(key: Key) -> Key:
+    # A subclass may compare, and fail, in ways of its own.
+    return str.__str__(key) if isinstance(key, str) else key

@@ -11,7 +11,12 @@ __all__ = ("DetachedCall", "RunnerStatistics", "WaitingCall")
 
 @dataclass(frozen=True, slots=True)
 class DetachedCall:
-    """A call that its batch let go of and whose work still runs."""
+    """
+    A call that its batch let go of and whose work still runs.
+
+    Also one that never started, but whose approver, or the resolving of whose
+    paths, still occupies a thread.
+    """
 
     call: ToolCall
     batch_id: str

@@ -11,10 +11,8 @@ that was cut has its result, and a late yes is nothing. A question that is
 withdrawn is cancelled if it is a task. A thread cannot be: its place in the
 lane is given to the next question.
 
-Story of that race: the worker takes the *start* ticket before it asks and the
-*end* ticket after it; who withdraws takes the same two. Without the start
-ticket nobody is ever asked. If the worker finds the end ticket gone, its thread
-does not belong to the lane any more.
+A thread that is left in a question counts as detached until it comes back, and
+at `max_detached` nobody is asked any more.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from .._model.tools import kind_of
 from .backend import Timer
 from .cancellation import Stopper, run_stoppable
 from .hub import Hub
-from .threads import Lane
+from .threads import Abandonable, Lane
 from .tool_body import as_coroutine, close_awaitable
 
 if TYPE_CHECKING:
@@ -79,17 +77,15 @@ class Approver:
             self.hub.post(Approver._start_next, self)
 
 
-class Question:
+class Question(Abandonable):
     """One call that somebody is asked about."""
 
     __slots__ = (
         "_approver",
         "_awaitable",
         "_context",
-        "_end",
         "_has_begun",
         "_record",
-        "_start",
         "_stopper",
         "_timer",
         "answer",
@@ -99,12 +95,11 @@ class Question:
     )
 
     def __init__(self, approver: Approver, record: CallRecord) -> None:
+        super().__init__()
         self._approver = approver
         self._record = record
         # The submitter's: the call's own copy is for the tool.
         self._context: contextvars.Context = record.context.copy()
-        self._start = [None]
-        self._end = [None]
         self.is_over = False
         self._stopper: Stopper | None = None
         self._timer: Timer | None = None
@@ -131,6 +126,7 @@ class Question:
         self._has_begun = True
         self._approver.task_begun()
         if not self.is_wanted:
+            close_awaitable(self._awaitable)
             return
         self._begin()
         batch: BatchEngine = self._record.batch
@@ -152,6 +148,7 @@ class Question:
         """The task is through; or it was cancelled before its first step, by a stranger."""
         if not self._has_begun:
             self._approver.task_begun()
+            close_awaitable(self._awaitable)
             self.error = RuntimeError("the approver's task was cancelled before its start")
             self.land()
 
@@ -179,6 +176,12 @@ class Question:
         self._close()
         self._record.batch.land_answer(self._record, self.answer, self.error)
 
+    def land_refused(self) -> None:
+        """Too many threads are left in questions and calls that nobody waits for."""
+        if not self.is_over:
+            self._close()
+            self._record.batch.land_refused(self._record)
+
     def land_awaitable(self) -> None:
         """The sync approver gave an awaitable: the rest of it runs here."""
         if self.is_over:
@@ -193,10 +196,8 @@ class Question:
         self._close()
         if self._stopper is not None:
             self._record.batch.teller.drain(self._stopper)
-        elif _take(self._start):
-            pass
-        elif _take(self._end):
-            self._approver.lane.abandon()
+        elif self.withdraw_from(self._approver.lane):
+            self._record.batch.state.account.enter_helper(self._record)
 
     def _close(self) -> None:
         self.is_over = True
@@ -211,8 +212,12 @@ class Question:
         """Ask; False if the thread was given away meanwhile."""
         # A look first: who withdraws one question lets the next be asked, and
         # may be about to withdraw that one, too.
-        if not self.is_wanted or not _take(self._start):
+        if not self.is_wanted or not self.begin():
             return True
+        state = self._record.batch.state
+        if state.is_full:
+            self.landing = Question.land_refused
+            return self.end()
         hub = self._approver.hub
         if self._approver.timeout is not None:
             hub.post(Question.begun, self)
@@ -227,8 +232,9 @@ class Question:
                 landing = Question.land_awaitable
             else:
                 self.answer = answer
-        if not _take(self._end):
+        if not self.end():
             close_awaitable(self._awaitable)
+            state.account.helper_ended(self._record)
             return False
         self.landing = landing
         return True
@@ -250,11 +256,3 @@ class _Asker:
 
 
 _ASKER = _Asker()
-
-
-def _take(ticket: list[None]) -> bool:
-    try:
-        ticket.pop()
-    except IndexError:
-        return False
-    return True

@@ -176,14 +176,17 @@ class Cutter:
             if not starts_count:
                 continue
             record.halted = True
-            if record.cut_reason is None:
-                record.cut_status, record.cut_reason = status, reason
-            if not _is_kept(record):
-                record.stopping = True
             if record in tickets.ends or record.awaiting:
+                if record.cut_reason is None or _is_kept(record):
+                    record.cut_status, record.cut_reason = status, reason
+                if not _is_kept(record):
+                    record.stopping = True
                 running.append(record)
             else:
-                engine.take_end(record)
+                if record.held_back:
+                    engine.settle(record, not_started)
+                else:
+                    engine.take_end(record)
                 over.append(record)
         if over and engine.state.scheduling is not None:
             engine.hub.run_in_slices(self._withdraw(over))
@@ -262,12 +265,16 @@ class Cutter:
                 ends.remove(record)
             except KeyError:
                 if not record.awaiting:
-                    engine.take_end(record)
+                    if record.held_back:
+                        engine.settle(record, self.not_started(record))
+                    else:
+                        engine.take_end(record)
                     over.append(record)
                     continue
                 # Between thread and loop: `land_awaitable` will find it settled.
                 record.hosted = True
             gone.append(record)
+            record.was_cut = not _is_kept(record)
             if (
                 record.kept_partial is UNSET
                 and record.items is None
@@ -294,6 +301,12 @@ class Cutter:
         if over and state.scheduling is not None:
             engine.hub.run_in_slices(self._withdraw(over))
 
+    def not_started(self, record: CallRecord) -> Ending:
+        """Make the ending of a call that was cut just before its first line."""
+        assert record.cut_status is not None
+        now = self._engine.hub.clock()
+        return Ending(record.cut_status, record.cut_reason, started=False, at=now)
+
     def ending(self, record: CallRecord, at: float, *, detached: bool) -> Ending:
         """Make the ending of a call that had started when it was cut."""
         status, reason = record.cut_status, record.cut_reason
@@ -317,12 +330,13 @@ class Cutter:
         engine = self._engine
         state = engine.state
         for record in records:
-            if not record.ended and not record.told and not _is_kept(record):
+            if not record.told and not _is_kept(record):
                 engine.teller.tell(record, grace)
             if engine.is_settled(record):  # it was let go
                 state.let_go(record)
             yield
         state.grant()
+        engine.look_at_clock()
         yield from engine.publisher.feed()
 
 

@@ -113,6 +113,9 @@ class BatchEngine:
         self._clock: BatchClock | None = None
         self._group: Group | None = None
         self._keyboard: BaseException | None = None
+        self._submits_under_way = 0
+        """One inside the other."""
+        self._ready_behind: list[CallRecord] = []
 
         state.batches[self] = None
         self.publisher.add(Kind.BATCH_STARTED)
@@ -140,8 +143,20 @@ class BatchEngine:
         # Only now: a call that settles at once must not close a batch whose
         # later calls have no place in the ledger yet.
         self.sealed = seal
-        ready = [record for record in new if self._prepare(record)]
-        if ready:
+        self._submits_under_way += 1
+        ready: list[CallRecord] = []
+        try:
+            ready += [record for record in new if self._prepare(record)]
+        finally:
+            self._submits_under_way -= 1
+            if self._submits_under_way:
+                # Inside another one, by a `validate` or a key function: behind
+                # the calls of that one, whose places come first.
+                self._ready_behind += ready
+            else:
+                ready += self._ready_behind
+                self._ready_behind = []
+        if ready and not self._submits_under_way:
             self.state.admit(self, ready)
             self.look_at_clock()
         if not new and seal:
@@ -277,8 +292,24 @@ class BatchEngine:
             self.tickets.starts.remove(record)
         except KeyError:
             return False
+        # Once more: a signal handler may have interrupted since the first look.
+        if self.must_not_start(record):
+            self.tickets.starts.add(record)
+            return False
         self._started(record)
         return True
+
+    def land_held_back(self, record: CallRecord) -> None:
+        """A worker that had taken a call's tickets saw a cut at the last moment."""
+        if self.ledger.is_settled(record.index):
+            return
+        if record.cut_reason is not None:  # in a grace, which it does not need
+            self.settle(record, self.cutter.not_started(record))
+            self._after_settling(record)
+            return
+        # For the cut that is on its way.
+        record.held_back = record.ended = False
+        self.tickets.issue([record])
 
     def land_start(self, record: CallRecord) -> None:
         """A worker has started a call."""
@@ -653,7 +684,9 @@ class BatchEngine:
     @unbroken
     def cancel(self, record: CallRecord, message: str | None) -> bool:
         """From any thread or a signal handler; see the head of this file."""
-        if record.stopping or self.stopping or self.ledger.is_settled(record.index):
+        if record.stopping or self.ledger.is_settled(record.index):
+            return False
+        if self.stopping and (record.tool is None or record.tool.on_interrupt != "keep"):
             return False
         record.halted = record.stopping = True
         self.hub.post_urgent(self._on_cancel, (record, message))
@@ -663,6 +696,9 @@ class BatchEngine:
         record, message = request
         if not self.ledger.is_settled(record.index):
             self.cutter.cut([record], Status.INTERRUPTED, Reason("call_cancelled", message))
+        elif not record.ended and not record.told and record.started_at:
+            # A cut of the batch has kept it meanwhile, and it is to stop all the same.
+            self.teller.tell(record, 0.0)
 
     def _on_call_timeout(self, record: CallRecord) -> None:
         record.timer = None
@@ -679,7 +715,7 @@ class BatchEngine:
         self.sealed = True
         status = Status.INTERRUPTED
         outer = self.outer
-        if outer is not None and outer.told and outer.cut_reason is not None:
+        if outer is not None and outer.was_cut and outer.cut_reason is not None:
             # That is why the awaiting code was cancelled.
             assert outer.cut_status is not None
             status, reason = outer.cut_status, outer.cut_reason
@@ -707,6 +743,8 @@ class BatchEngine:
         """Tell whether one of the calls that this batch was opened inside of is to stop."""
         outer = self.outer
         while outer is not None:
+            if outer.ended and not outer.was_cut:
+                return False  # it has left the batch behind
             if outer.stopping:
                 return True
             if outer.tool.on_interrupt == "keep":
@@ -721,14 +759,14 @@ class BatchEngine:
         Be cut with the call that the batch was opened inside of.
 
         Story: the batch enters itself in the call's list, then looks whether
-        the call was told to stop; who tells it marks it as told, then goes
-        through the list. In every order one of the two sees the other. Until
-        then nothing starts here: every start looks at the calls outside.
+        the call was cut; who cuts it marks it first, then goes through the
+        list. In every order one of the two sees the other. Until then nothing
+        starts here: every start looks at the calls outside.
         """
         if outer.inner is None:
             outer.inner = []
         outer.inner.append(self)
-        if outer.told:
+        if outer.was_cut:
             self.stop_with(outer, None)
 
     def stop_with(self, outer: CallRecord, grace: float | None) -> None:
@@ -755,7 +793,12 @@ class BatchEngine:
         """Return what schedulers know of those calls."""
         if self.outer is None:
             return ()
-        return tuple(record.entry for record in self.ancestors() if record.entry is not None)
+        # Of this loop: what another one does can't be known here.
+        return tuple(
+            record.entry
+            for record in self.ancestors()
+            if record.entry is not None and record.batch.hub is self.hub
+        )
 
     def look_at_clock(self) -> None:
         """Let the batch's time stand still while nothing but people is waited for."""

@@ -63,6 +63,9 @@ class PathNames:
         return tuple((_PATH, parts[: end + 1]) for end in range(len(parts)))
 
     def _real(self, path: str) -> str:
+        if "\0" in path:  # `islink` takes it for a name like others
+            msg = "a path can't hold a null character"
+            raise ValueError(msg)
         folder, name = os.path.split(path)
         if name in {"", os.curdir, os.pardir}:
             return os.path.realpath(path)

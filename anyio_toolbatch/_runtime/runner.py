@@ -235,7 +235,7 @@ class ToolRunner:
         state = self._state(current_hub())
         outer = _outer_call()
         if outer is not None:
-            _lend_threads(state, outer)
+            _schedule_family(state, outer)
         engine = BatchEngine(
             state,
             self._tools,
@@ -346,13 +346,14 @@ class ToolRunner:
         self._closed = True
         hub = current_hub()
         own = self._state(hub)
-        for state in self._live_states():
-            for engine in list(state.batches):
-                if state is own:
-                    engine.close_for_runner()
-                else:
-                    engine.halted = engine.stopping = True
-                    state.hub.post(BatchEngine.close_for_runner, engine)
+        open_batches = [(s, engine) for s in self._live_states() for engine in list(s.batches)]
+        for _, engine in open_batches:  # all, before a place that is freed starts a call
+            engine.halted = engine.stopping = True
+        for state, engine in open_batches:
+            if state is own:
+                engine.close_for_runner()
+            else:
+                state.hub.post(BatchEngine.close_for_runner, engine)
         try:
             with anyio.move_on_after(self._close_timeout):
                 for engine in list(own.batches):
@@ -534,17 +535,21 @@ def _checked_observers(observers: object) -> Sequence[Observer]:
 def _outer_call() -> CallRecord | None:
     """Return the running call that a batch is opened inside of, if it is."""
     outer = current.get(None)
-    if outer is None or (outer.ended and not outer.stopping):
+    if outer is None or (outer.ended and not outer.was_cut):
         return None  # the code outlives the call that it was started by
     return outer
 
 
-def _lend_threads(state: LoopState, outer: CallRecord) -> None:
-    """Have the thread of an outer call counted as one that it can lend to its inner batch."""
-    if state.scheduling is None:
-        record: CallRecord | None = outer
-        while record is not None:
-            if record.batch.state is state and not record.hosted:
-                state.schedule()
-                return
-            record = record.batch.outer
+def _schedule_family(state: LoopState, outer: CallRecord) -> None:
+    """
+    Let schedulers decide for a batch that is opened inside a call.
+
+    They know whose places can be lent to it, and who waits for whom: calls that
+    have never been in a scheduler could close a circle that nobody sees.
+    """
+    state.schedule()
+    record: CallRecord | None = outer
+    while record is not None:
+        if record.batch.hub is state.hub:
+            record.batch.state.schedule()
+        record = record.batch.outer

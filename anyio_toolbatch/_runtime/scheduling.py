@@ -24,7 +24,7 @@ from .._core.scheduler import Needs, Refusal, Scheduler
 from .backend import Timer
 from .hub import Hub
 from .paths import PathNames, has_paths, plain_nodes
-from .threads import Lane
+from .threads import Abandonable, Lane
 
 if TYPE_CHECKING:
     from .engine import BatchEngine
@@ -62,6 +62,9 @@ class Scheduling:
             ):
                 self._take_in(record, _plain_modes(claims))
                 continue
+            if by_path and batch.state.is_full:
+                batch.land_refused(record)
+                continue
             arrival = _Arrival(record)
             self._intake.append(arrival)
             self._in_intake[batch] += 1
@@ -70,7 +73,10 @@ class Scheduling:
             else:
                 arrival.modes = _plain_modes(claims)
         if to_resolve:
-            self._resolver_lane().put(batch, [_Resolution(self, to_resolve)])
+            resolution = _Resolution(self, to_resolve)
+            for arrival in to_resolve:
+                arrival.resolution = resolution
+            self._resolver_lane().put(batch, [resolution])
         self.grant()
 
     def release(self, record: CallRecord) -> None:
@@ -92,8 +98,10 @@ class Scheduling:
     def adopt(self, records: list[CallRecord]) -> None:
         """Enter calls that run already."""
         for record in records:
-            needs = Needs(thread=not record.hosted, slot=False)
-            self._add(record, needs, ask=False)
+            # One that has ended, and whose end the loop has not heard of yet,
+            # has left its thread to the next.
+            has_thread = not record.hosted and not record.ended
+            self._add(record, Needs(thread=has_thread, slot=False), ask=False)
         adopted = set(records)
         # Their places are free: nobody else can have had them.
         self._start([r for r in self._granted() if r not in adopted])
@@ -174,6 +182,7 @@ class Scheduling:
         self._add(record, needs, ask=approver is not None)
         if approver is not None:
             approver.ask(record)
+            batch.look_at_clock()
 
     def _add(self, record: CallRecord, needs: Needs, *, ask: bool) -> None:
         batch: BatchEngine = record.batch
@@ -210,7 +219,10 @@ class Scheduling:
             self._in_intake[batch] -= 1
             if not self._in_intake[batch]:
                 del self._in_intake[batch]
-            if arrival.error is not None:
+            if not arrival.is_known:
+                assert arrival.resolution is not None, "somebody is at it"
+                arrival.resolution.leave(record, self._resolver_lane())
+            elif arrival.error is not None:
                 batch.refuse_claims(record, arrival.error)
             elif arrival.modes is not None:
                 self._take_in(record, arrival.modes)
@@ -222,10 +234,11 @@ class Scheduling:
 class _Arrival:
     """A call in the intake. Modes or error are written by a worker, once."""
 
-    __slots__ = ("error", "modes", "record")
+    __slots__ = ("error", "modes", "record", "resolution")
 
     def __init__(self, record: CallRecord) -> None:
         self.record = record
+        self.resolution: _Resolution | None = None
         self.modes: Modes | None = None
         self.error: BaseException | None = None
 
@@ -234,18 +247,30 @@ class _Arrival:
         return self.modes is not None or self.error is not None
 
 
-class _Resolution:
+class _Resolution(Abandonable):
     """Paths to be resolved in one go."""
 
-    __slots__ = ("arrivals", "cwd", "owner")
+    __slots__ = ("arrivals", "cwd", "left", "owner", "wanted")
 
     def __init__(self, owner: Scheduling, arrivals: list[_Arrival]) -> None:
+        super().__init__()
         self.owner = owner
         self.arrivals = arrivals
+        self.wanted = len(arrivals)
+        self.left: CallRecord | None = None
+        """The call in whose name its thread was left behind."""
         try:
             self.cwd = os.getcwd()
         except OSError:  # it was removed; absolute paths do not need it
             self.cwd = os.sep
+
+    def leave(self, record: CallRecord, lane: Lane) -> None:
+        """One of its calls was cut; with the last one goes the thread that is at it."""
+        self.wanted -= 1
+        if not self.wanted:
+            self.left = record
+            if self.withdraw_from(lane):
+                record.batch.state.account.enter_helper(record)
 
     def fail(self, error: BaseException) -> None:
         for arrival in self.arrivals:
@@ -260,6 +285,8 @@ class _Resolver:
     """Resolves paths in a worker thread."""
 
     def run(self, job: _Resolution) -> bool:
+        if not job.begin():
+            return True
         names = PathNames(job.cwd)
         for arrival in job.arrivals:
             reads, writes = arrival.record.claims or ((), ())
@@ -267,7 +294,11 @@ class _Resolver:
                 arrival.modes = expand(names.nodes(reads), names.nodes(writes))
             except BaseException as exc:  # noqa: BLE001 - that call's failure, whatever it is
                 arrival.error = exc
-        return True
+        if job.end():
+            return True
+        assert job.left is not None, "it was withdrawn"
+        job.left.batch.state.account.helper_ended(job.left)
+        return False
 
     def report(self, job: _Resolution) -> None:
         job.post()

@@ -19,6 +19,7 @@ every late end is in the mailbox.
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from .._core.record import CallRecord
@@ -55,6 +56,17 @@ class DetachedAccount:
         for record in records:
             if record.reported:
                 self.strike(record)
+
+    def enter_helper(self, record: CallRecord) -> None:
+        """Enter a thread that was left in what was done for a call, before its start."""
+        self._threads[record] = time.monotonic()
+        if record.reported:
+            self.strike(record)
+
+    def helper_ended(self, record: CallRecord) -> None:
+        """That thread is free again; in the thread."""
+        record.reported = True
+        self.strike(record)
 
     def strike(self, record: CallRecord) -> None:
         """Take out a call that has ended; `record.reported` must be set. Any thread."""

@@ -42,10 +42,13 @@ class Teller:
             record: The call.
             grace: Seconds that it has to answer, and so do the batches inside it.
         """
-        record.told = True
-        set_flag(record)
+        record.was_cut = True
         for inner in list(record.inner or ()):
             inner.stop_with(record, grace)
+        if record.ended:
+            return
+        record.told = True
+        set_flag(record)
         stopper = record.stopper
         if isinstance(stopper, Stopper):
             try:

@@ -46,6 +46,9 @@ class _ThreadCarrier:
             batch.tickets.starts.remove(record)
         except KeyError:
             return True
+        # Once more: it may have been interrupted since the first look.
+        if batch.must_not_start(record):
+            return self._hold_back(batch, record)
         if batch.publisher.wants_starts or record.tool.timeout is not None:
             batch.hub.post(batch.land_start, record)
         try:
@@ -72,6 +75,23 @@ class _ThreadCarrier:
             # At once, not when the loop gets to it: nothing may start meanwhile.
             batch.halt_after(record.error)
         record.landing = batch.land
+        return True
+
+    def _hold_back(self, batch: BatchEngine, record: CallRecord) -> bool:
+        """
+        A cut has overtaken the worker: the tool must not begin any more.
+
+        The end ticket decides who says so. If the worker has it, the cut finds
+        both tickets gone and `held_back`, and knows that the tool never ran.
+        If the cut has it, it has let go of a running call, and of this thread.
+        """
+        record.held_back = record.ended = True
+        try:
+            batch.tickets.ends.remove(record)
+        except KeyError:
+            record.landing = batch.land_late_quietly
+            return False
+        record.landing = batch.land_held_back
         return True
 
     def _leave_to_loop(self, batch: BatchEngine, record: CallRecord, value: Any) -> bool:

@@ -46,7 +46,7 @@ from typing import Any, Protocol
 from .backend import after_fork
 from .leaving import leave_streams_to_main_thread
 
-__all__ = ("IDLE_SECONDS", "JobRunner", "Lane", "idle_threads")
+__all__ = ("IDLE_SECONDS", "Abandonable", "JobRunner", "Lane", "idle_threads")
 
 logger = logging.getLogger("anyio_toolbatch.runtime")
 
@@ -56,6 +56,46 @@ IDLE_SECONDS = 10.0
 
 Job = Any
 """Whatever the lane's `JobRunner` knows how to run."""
+
+
+class Abandonable:
+    """
+    A job that its owner may withdraw while a thread is at it.
+
+    Two tickets, each a list of one item, since ``list.pop`` is atomic: the
+    worker takes the *start* ticket before it does anything and the *end* ticket
+    after it; who withdraws takes the same two. Without the start ticket nothing
+    is ever done; a worker that finds the end ticket gone has been abandoned.
+    """
+
+    __slots__ = ("_end", "_start")
+
+    def __init__(self) -> None:
+        self._start = [None]
+        self._end = [None]
+
+    def begin(self) -> bool:
+        """In the worker: may it be done?"""
+        return _take(self._start)
+
+    def end(self) -> bool:
+        """In the worker: was it done for somebody?"""
+        return _take(self._end)
+
+    def withdraw_from(self, lane: Lane) -> bool:
+        """Not in the worker: let it be; True if a thread of the lane is left to itself."""
+        if _take(self._start) or not _take(self._end):
+            return False
+        lane.abandon()
+        return True
+
+
+def _take(ticket: list[None]) -> bool:
+    try:
+        ticket.pop()
+    except IndexError:
+        return False
+    return True
 
 
 class JobRunner(Protocol):
