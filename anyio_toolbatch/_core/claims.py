@@ -37,7 +37,7 @@ from .states import CallState
 if TYPE_CHECKING:
     from .scheduler import Entry
 
-__all__ = ("ClaimTable", "Mode", "Modes", "conflict", "expand")
+__all__ = ("ClaimTable", "Mode", "Modes", "Watched", "conflict", "expand")
 
 
 class Mode(enum.IntEnum):
@@ -99,21 +99,18 @@ def expand(
             for node in ancestors:
                 have = modes.get(node)
                 modes[node] = intent if have is None else _JOINED[have][intent]
-            have = modes.get(last)
-            modes[last] = own if have is None else _JOINED[have][own]
+            modes[last] = own  # which includes whatever it has of it by now
     return modes
 
 
 class _Line:
     """Who waits at one node, of one line, by mode."""
 
-    __slots__ = ("waiting", "watched")
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
         self.waiting: list[OrderedDict[Entry, None] | None] = [None] * len(Mode)
         """In the order of their numbers."""
-        self.watched: list[list[tuple[int, Entry]] | None] = [None] * len(Mode)
-        """Heaps; those that this node is in the way of."""
 
     def first(self, mode: int) -> Entry | None:
         waiting = self.waiting[mode]
@@ -124,15 +121,62 @@ class _Line:
         return not any(self.waiting)
 
 
+class Watched:
+    """Those that a node is in the way of, of one line and mode."""
+
+    __slots__ = ("heap", "left")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, Entry]] = []
+        """By number; some may have left."""
+        self.left = 0
+        """How many of them."""
+
+    def add(self, entry: Entry) -> None:
+        entry.watched = self
+        heapq.heappush(self.heap, (entry.number, entry))
+
+    def first(self) -> Entry | None:
+        """Return the first that has not left."""
+        heap = self.heap
+        while heap:
+            entry = heap[0][1]
+            if entry.watched is self:
+                return entry
+            heapq.heappop(heap)
+            self.left -= 1
+        return None
+
+    def pop(self) -> None:
+        """Take out the first."""
+        _, entry = heapq.heappop(self.heap)
+        entry.watched = None
+
+    def leave(self, entry: Entry) -> None:
+        """One does not wait any more."""
+        entry.watched = None
+        self.left += 1
+        if self.left > _TIDY_FROM and self.left * 2 > len(self.heap):
+            # Behind one that waits for long they would pile up.
+            self.heap = [item for item in self.heap if item[1].watched is self]
+            heapq.heapify(self.heap)
+            self.left = 0
+
+
+_TIDY_FROM = 16  # calls; below that it is not worth the pass
+
+
 class _Node:
     """One resource, or a folder of them."""
 
-    __slots__ = ("held", "holders", "lines", "users")
+    __slots__ = ("held", "holders", "lines", "users", "watched")
 
     def __init__(self) -> None:
         self.held = [0] * len(Mode)
         self.holders: dict[Entry, None] = {}
         self.lines: dict[Hashable, _Line] = {}
+        self.watched: dict[tuple[Hashable, int], Watched] = {}
+        """Those that this node is in the way of, by line and mode."""
         self.users = 0
 
 
@@ -140,16 +184,13 @@ class ClaimTable:
     """
     The claims of the calls that run or wait.
 
-    After any call of a method, `freed` has those that can go on by it; the
-    owner empties it.
+    After any call of a method its owner asks `take_freed` who can go on by it.
     """
 
     def __init__(self) -> None:
-        self.freed: list[Entry] = []
+        self._freed: list[Entry] = []
         self._nodes: dict[Hashable, _Node] = {}
         self._number = 0
-        self._jumps = 0
-        """How often a call started without regard to the common line."""
 
     def __len__(self) -> int:
         """Return how many nodes are in use."""
@@ -158,7 +199,7 @@ class ClaimTable:
     # -- facts ---------------------------------------------------------------
 
     def join(self, entry: Entry) -> bool:
-        """Put a call at the end of its line; True if it is free, as in `freed`."""
+        """Put a call at the end of its line; True if it is free, as in `take_freed`."""
         self._number += 1
         entry.number = self._number
         nodes = self._nodes
@@ -173,25 +214,26 @@ class ClaimTable:
     def look_again(self, entry: Entry) -> bool:
         """Find out whether a waiting call is free; if not, watch it."""
         nodes = self._nodes
-        entry.looked_at = self._jumps
         for key, mode in entry.modes.items():
             node = nodes[key]
             if self._is_in_the_way(key, node, mode, entry):
                 entry.is_free = False
-                line = node.lines[entry.line.claim_line]
-                watched = line.watched[mode]
+                at = (entry.line.claim_line, mode)
+                watched = node.watched.get(at)
                 if watched is None:
-                    watched = line.watched[mode] = []
-                heapq.heappush(watched, (entry.number, entry))
+                    watched = node.watched[at] = Watched()
+                watched.add(entry)
                 return False
         entry.is_free = True
-        self.freed.append(entry)
+        self._freed.append(entry)
         return True
 
     def is_free(self, entry: Entry) -> bool:
-        """Tell whether a waiting call that was free still is."""
-        if entry.looked_at == self._jumps and entry.line.claim_line is None:
-            return True  # only who does not wait in line can have got ahead of it
+        """
+        Tell whether a waiting call that was free still is.
+
+        One that does not wait in its line may have got ahead of it.
+        """
         nodes = self._nodes
         return not any(
             self._is_in_the_way(key, nodes[key], mode, entry)
@@ -200,8 +242,6 @@ class ClaimTable:
 
     def hold(self, entry: Entry) -> None:
         """A waiting call that is free starts: it holds from now on."""
-        if entry.line.claim_line is not None:
-            self._jumps += 1
         for key, mode in entry.modes.items():
             node = self._nodes[key]
             self._wait_no_more(node, mode, entry)
@@ -210,6 +250,8 @@ class ClaimTable:
 
     def leave(self, entry: Entry) -> None:
         """A waiting call does not want to wait any more."""
+        if entry.watched is not None:
+            entry.watched.leave(entry)
         for key, mode in entry.modes.items():
             node = self._nodes[key]
             self._wait_no_more(node, mode, entry)
@@ -225,7 +267,8 @@ class ClaimTable:
 
     def keep_writes(self, entry: Entry) -> None:
         """A call that held keeps what it writes only; its modes are changed."""
-        before, entry.modes = entry.modes, {}
+        before = entry.modes
+        entry.modes = {}
         for key, mode in before.items():
             node = self._nodes[key]
             kept = _IW if mode == _RIW else mode
@@ -254,6 +297,11 @@ class ClaimTable:
             node.holders[entry] = None
         else:
             self._wait_at(node, mode, entry)
+
+    def take_freed(self) -> list[Entry]:
+        """Return the calls that have been found free since it was asked last."""
+        freed, self._freed = self._freed, []
+        return freed
 
     # -- looking -------------------------------------------------------------
 
@@ -338,14 +386,11 @@ class ClaimTable:
         if not node.users:
             del self._nodes[key]
             return
-        for line in node.lines.values():
-            for mode, watched in enumerate(line.watched):
-                while watched:
-                    entry = watched[0][1]
-                    if entry.state is CallState.OVER:
-                        heapq.heappop(watched)
-                    elif self._is_in_the_way(key, node, mode, entry):
-                        break
-                    else:
-                        heapq.heappop(watched)
-                        self.look_again(entry)
+        for (line, mode), watched in list(node.watched.items()):
+            while (entry := watched.first()) is not None:
+                if self._is_in_the_way(key, node, mode, entry):
+                    break
+                watched.pop()
+                self.look_again(entry)
+            else:
+                del node.watched[line, mode]

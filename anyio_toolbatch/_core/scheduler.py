@@ -28,13 +28,13 @@ A call and a batch are anything hashable to this file.
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Hashable, Iterable
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
-from .claims import ClaimTable, Mode, Modes, conflict
+from .claims import ClaimTable, Mode, Modes, Watched, conflict
 from .states import TRANSITIONS, CallState, Fact
-from .stuck import is_stuck
+from .stuck import find_stuck
 
 __all__ = ("Entry", "Limits", "Needs", "Pool", "Refusal", "Scheduler", "Wait")
 
@@ -75,18 +75,18 @@ class Refusal(NamedTuple):
 class Pool:
     """Places of one kind: how many there are, and who has one."""
 
-    __slots__ = ("free", "holders", "limit", "limits", "name", "users")
+    __slots__ = ("free", "holders", "limit", "limits", "name")
 
     def __init__(self, name: str, limit: int) -> None:
         self.name = name
         self.limit = limit
         self.free = limit
         self.holders: dict[Entry, None] = {}
-        # -- of a tool's places, which several runners may share
-        self.users = 0
-        """How many calls want one or have one."""
-        self.limits: dict[Limits, None] = {}
-        """Whose calls they are."""
+        self.limits: dict[Limits, int] = {}
+        """
+        Of a tool's places, which several runners may share: who has how many
+        calls that want one or have one.
+        """
 
 
 Pools = tuple[Pool, ...]
@@ -106,44 +106,64 @@ class Limits:
         self.slots = None if slots is None else Pool("max_concurrency", slots)
         self.threads = Pool("max_threads", threads)
         self.patience = patience
-        self._turns: deque[BatchLine] = deque()
-        self._ready: dict[Pools, int] = {}
-        self._inner = 0
+        self._turns: dict[Pools, OrderedDict[BatchLine, None]] = {}
+        """By what they need: the batches whose calls wait for places only, in turn."""
+        self._borrowers: dict[BatchLine, None] = {}
+        """Those of them to whom somebody may have a place to lend."""
+        self._turn = 0
 
     def enlist(self, line: BatchLine, pools: Pools) -> None:
-        """A call of this batch waits for nothing but places."""
-        self._ready[pools] = self._ready.get(pools, 0) + 1
-        if not line.has_turn:
-            line.has_turn = True
-            self._turns.append(line)
-            self._inner += bool(line.ancestors)
+        """A batch has calls now that wait for nothing but these places."""
+        if pools not in self._turns:
+            self._turns[pools] = OrderedDict()
+        self._turns[pools][line] = None
+        if len(line.ready) == 1:
+            self._pass_turn(line)
+        self.may_borrow(line)
 
-    def strike(self, pools: Pools, count: int = 1) -> None:
-        """Such calls do not wait any more."""
-        self._ready[pools] -= count
-        if not self._ready[pools]:
-            del self._ready[pools]
+    def may_borrow(self, line: BatchLine) -> None:
+        """A place has been given back that may be lent to a batch."""
+        if line.ancestors and line.ready:
+            self._borrowers[line] = None
+
+    def strike(self, line: BatchLine, pools: Pools) -> None:
+        """It has none any more."""
+        del self._turns[pools][line]
+        if not self._turns[pools]:
+            del self._turns[pools]
+        if not line.ready:
+            self._borrowers.pop(line, None)
 
     def next(self, table: ClaimTable) -> Entry | None:
         """Return the next call that may start; None if none may."""
-        open_ = {p for p in self._ready if all(pool.free for pool in p)}
-        if self._ready and not open_ and not self._inner:
-            return None  # (without anybody ready the turns are tidied up)
-        turns = self._turns
-        skipped: list[BatchLine] = []  # they keep their turn
-        entry = None
-        while turns and entry is None:
-            line = turns.popleft()
-            entry = line.next(open_, table)
-            if not any(line.ready.values()):
-                line.has_turn = False
-                self._inner -= bool(line.ancestors)
-            elif entry is None:
-                skipped.append(line)
-            else:
-                turns.append(line)
-        turns.extendleft(reversed(skipped))
-        return entry
+        while True:
+            # Whoever stands first where there are places.
+            lines = [
+                next(iter(turns))
+                for pools, turns in self._turns.items()
+                if all(pool.free for pool in pools)
+            ]
+            for line in list(self._borrowers):
+                if not line.can_borrow():
+                    del self._borrowers[line]
+                elif line.first() is not None:
+                    lines.append(line)
+            if not lines:
+                return None
+            line = min(lines, key=_turn_of)
+            entry = line.first()
+            assert entry is not None, "there is a place for one"
+            line.strike(entry)
+            if table.is_free(entry):
+                self._pass_turn(line)
+                return entry
+            table.look_again(entry)
+
+    def _pass_turn(self, line: BatchLine) -> None:
+        self._turn += 1
+        line.turn = self._turn
+        for pools in line.ready:
+            self._turns[pools].move_to_end(line)
 
 
 class Entry:
@@ -156,17 +176,15 @@ class Entry:
         "inner",
         "is_free",
         "is_ready",
-        "joined_at",
         "lent",
         "let_go_at",
         "line",
-        "looked_at",
         "modes",
         "needs",
         "number",
         "pools",
-        "private",
         "state",
+        "watched",
     )
 
     def __init__(self, call: Any, line: BatchLine, needs: Needs, pools: Pools) -> None:
@@ -175,20 +193,17 @@ class Entry:
         self.needs = needs
         self.pools = pools
         self.index = line.count
-        self.modes = needs.modes
+        self.modes: Modes = needs.modes
         self.state = CallState.PREPARING
-        self.private = False
-        """It stands in its batch's private table."""
         # -- written by the table
         self.number = 0
-        self.looked_at = 0
         self.is_free = True
+        self.watched: Watched | None = None
         # -- places
         self.is_ready = False
         self.held: dict[Pool, Entry | None] = {}
         """By pool: who lent the place; None if it is the pool's own."""
         self.lent: dict[Pool, Entry] = {}
-        self.joined_at = 0.0
         self.let_go_at = 0.0
         self.inner: dict[BatchLine, None] = {}
         """The batches that were opened inside it, at any depth."""
@@ -206,14 +221,21 @@ class Entry:
             self.held[pool] = lender
             pool.holders[self] = None
 
-    def can_take_places(self) -> bool:
-        return all(pool.free or self.lender(pool) is not None for pool in self.pools)
+    def lacks(self, pool: Pool) -> bool:
+        """Tell whether there is no such place for it now."""
+        return not pool.free and self.lender(pool) is None
+
+    def may_leave(self, pool: Pool) -> Iterator[Entry]:
+        """Give those of whom one has to end before it gets such a place."""
+        ancestors = self.line.ancestors
+        for holder in pool.holders:
+            # What is on loan falls back to the lender: to no use, unless that is ours.
+            lender = holder.held[pool]
+            if holder not in ancestors and (lender is None or lender in ancestors):
+                yield holder
 
     def lender(self, pool: Pool) -> Entry | None:
-        for ancestor in self.line.ancestors:
-            if pool in ancestor.held and pool not in ancestor.lent:
-                return ancestor
-        return None
+        return self.line.lender(pool)
 
     def give_back(self, pool: Pool) -> None:
         """Give a place back to whom it came from, or leave it to who has it on loan."""
@@ -228,28 +250,40 @@ class Entry:
                 lender.lent[pool] = borrower
         elif lender is not None:
             del lender.lent[pool]
+            for line in lender.inner:
+                line.limits.may_borrow(line)
         else:
             pool.free += 1
+
+
+class Ready:
+    """Those of a batch's calls that wait for the same places and for nothing else."""
+
+    __slots__ = ("count", "heap")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.heap: list[tuple[int, Entry]] = []
+        """In call order; with some that do not wait any more."""
 
 
 class BatchLine:
     """The calls of one batch that are not over."""
 
     __slots__ = (
-        "all_ancestors",
         "ancestors",
         "batch",
         "claim_line",
         "count",
         "entries",
         "has_barrier",
-        "has_turn",
         "held_back",
         "is_halted",
         "limits",
         "private",
         "ready",
         "scheduler",
+        "turn",
     )
 
     def __init__(
@@ -258,19 +292,20 @@ class BatchLine:
         self.batch = batch
         self.limits = limits
         self.scheduler = owner
-        self.all_ancestors = ancestors
-        # Of another runner neither claims nor places are of any use here.
-        self.ancestors = tuple(a for a in ancestors if a.line.scheduler is owner)
+        self.ancestors = ancestors
+        """Some may be another scheduler's; those have no claims or places to share."""
         self.claim_line: Hashable = self if ancestors else None
         """The line that its calls wait in; None for the common one."""
         self.count = 0
         self.entries: dict[Hashable, Entry] = {}
         """In call order."""
-        self.ready: dict[Pools, list[tuple[int, Entry]]] = {}
-        """Those that wait for places only: heaps, in call order."""
-        self.private: ClaimTable | None = None
+        self.ready: dict[Pools, Ready] = {}
+        """Those that wait for places only."""
+        self.turn = 0
+        """When it had its last turn."""
+        self.private = ClaimTable()
+        """Of those that are asked for, or stand behind one that is."""
         self.has_barrier = False
-        self.has_turn = False
         self.is_halted = False
         self.held_back = 0
         """How many are asked for, or stand behind one that is."""
@@ -278,49 +313,59 @@ class BatchLine:
     def enlist(self, entry: Entry) -> None:
         """A call waits for nothing but its places."""
         entry.is_ready = True
-        pools = entry.pools
-        heap = self.ready.get(pools)
-        if heap is None:
-            heap = self.ready[pools] = []
-        heapq.heappush(heap, (entry.index, entry))
-        self.limits.enlist(self, pools)
+        ready = self.ready.get(entry.pools)
+        if ready is None:
+            ready = self.ready[entry.pools] = Ready()
+            self.limits.enlist(self, entry.pools)
+        ready.count += 1
+        heapq.heappush(ready.heap, (entry.index, entry))
 
     def strike(self, entry: Entry) -> None:
-        """It does not wait any more; the heaps forget it when they come to it."""
+        """It does not wait any more; the heap forgets it when it comes to it."""
         entry.is_ready = False
-        if not self.is_halted:
-            self.limits.strike(entry.pools)
+        if self.is_halted:
+            return
+        self.ready[entry.pools].count -= 1
+        if not self.ready[entry.pools].count:
+            self._strike_all(entry.pools)
 
     def halt(self) -> None:
         """Nothing of this batch starts any more."""
-        if self.is_halted:
-            return
-        for pools, heap in self.ready.items():
-            count = sum(entry.is_ready for _, entry in heap)
-            if count:
-                self.limits.strike(pools, count)
         self.is_halted = True
-        self.ready.clear()
+        for pools in list(self.ready):
+            self._strike_all(pools)
 
-    def next(self, open_: set[Pools], table: ClaimTable) -> Entry | None:
-        """Return its first call that may start now, out of the heaps."""
-        while True:
-            best: list[tuple[int, Entry]] | None = None
-            for pools, heap in self.ready.items():
-                while heap and not heap[0][1].is_ready:
-                    heapq.heappop(heap)
-                if not heap or (best is not None and best[0] < heap[0]):
-                    continue
-                if pools in open_ or (self.ancestors and heap[0][1].can_take_places()):
-                    best = heap
-            if best is None:
-                return None
-            entry = heapq.heappop(best)[1]
-            self.strike(entry)
-            if not entry.modes or table.is_free(entry):
-                return entry
-            # A call that does not wait in its line got ahead of it.
-            table.look_again(entry)
+    def lender(self, pool: Pool) -> Entry | None:
+        """Return the innermost ancestor that has such a place and has not lent it yet."""
+        for ancestor in self.ancestors:
+            if pool in ancestor.held and pool not in ancestor.lent:
+                return ancestor
+        return None
+
+    def can_borrow(self) -> bool:
+        """Tell whether anybody has a place to lend that its calls wait for."""
+        return any(self.lender(pool) is not None for pools in self.ready for pool in pools)
+
+    def first(self) -> Entry | None:
+        """Return its first call that may start now."""
+        best: tuple[int, Entry] | None = None
+        for pools, ready in self.ready.items():
+            heap = ready.heap
+            while not heap[0][1].is_ready:
+                heapq.heappop(heap)
+            if best is None or heap[0] < best:
+                entry = heap[0][1]
+                if not any(map(entry.lacks, pools)):
+                    best = heap[0]
+        return None if best is None else best[1]
+
+    def _strike_all(self, pools: Pools) -> None:
+        del self.ready[pools]
+        self.limits.strike(self, pools)
+
+
+def _turn_of(line: BatchLine) -> int:
+    return line.turn
 
 
 class Scheduler:
@@ -382,15 +427,12 @@ class Scheduler:
         if line.has_barrier:
             mode = Mode.WRITE if needs.exclusive else Mode.READ
             entry.modes = {**entry.modes, line: int(mode)}
-        if ask:
+        if ask or line.private:
             entry.move(Fact.ASK)
             line.held_back += 1
-            if entry.modes:
-                if line.private is None:
-                    line.private = ClaimTable()
-                entry.private = True
-                line.private.join(entry)
-                line.private.freed.clear()
+            line.private.join(entry)
+            if not ask:  # but it may have to stand behind one that is asked for
+                self.approve(call, now)
         else:
             self._line_up(entry, now)
         return entry
@@ -399,11 +441,8 @@ class Scheduler:
         """A call that was asked for may start."""
         entry = self._entries[call]
         entry.move(Fact.APPROVE)
-        if not entry.private:
-            entry.line.held_back -= 1
-            self._line_up(entry, now)
-        elif entry.is_free:
-            self._leave_private(entry, now)
+        if entry.is_free:
+            self._leave_private([entry], now)
 
     def release(self, call: Hashable, now: float) -> bool:
         """A call has ended, or will never start; False if it was over already."""
@@ -416,25 +455,22 @@ class Scheduler:
         match state:
             case CallState.ASKED | CallState.BEHIND:
                 line.held_back -= 1
-                if entry.private and not line.is_halted:
-                    self._out_of_private(entry, now)
+                line.private.leave(entry)
+                self._leave_private(line.private.take_freed(), now)
             case CallState.IN_LINE:
                 if entry.is_ready:
                     line.strike(entry)
-                    self._hungry[line.limits] = None  # to be tidied up
-                if entry.modes:
-                    self.table.leave(entry)
-                    self._take_freed()
+                self.table.leave(entry)
+                self._take_freed()
             case _:  # RUNNING or DETACHED; nothing else can end
-                self._give_back(entry)
+                self._give_back(entry, entry.pools)
                 self._detached.pop(entry, None)
-                if entry.modes:
-                    self.table.release(entry)
-                    self._take_freed()
+                self.table.release(entry)
+                self._take_freed()
         self._drop_user(entry)
         if not line.entries:
             del self._lines[line.batch]
-            for ancestor in line.all_ancestors:
+            for ancestor in line.ancestors:
                 ancestor.inner.pop(line, None)
         return True
 
@@ -443,13 +479,12 @@ class Scheduler:
         entry = self._entries.get(call)
         if entry is None or entry.state is not CallState.RUNNING:
             return
-        if entry.modes:
-            self.table.keep_writes(entry)
-            self._take_freed()
+        self.table.keep_writes(entry)
+        self._take_freed()
         if not entry.modes:
             self.release(call, now)
             return
-        self._give_back(entry)
+        self._give_back(entry, entry.pools)
         entry.move(Fact.LET_GO)
         entry.let_go_at = now
         self._detached[entry] = None
@@ -460,16 +495,13 @@ class Scheduler:
         """A running call does not need its thread any more."""
         entry = self._entries.get(call)
         if entry is not None:
-            pool = entry.line.limits.threads
-            entry.give_back(pool)
-            self._freed_place(entry, pool)
+            self._give_back(entry, (entry.line.limits.threads,))
 
     def halt(self, batch: Hashable) -> None:
         """Nothing of this batch starts any more; its calls are released one by one."""
         line = self._lines.get(batch)
         if line is not None:
             line.halt()
-            self._hungry[line.limits] = None  # to be tidied up
 
     # -- decisions -----------------------------------------------------------
 
@@ -481,25 +513,33 @@ class Scheduler:
             if entry is not None:
                 entry.move(Fact.GRANT)
                 entry.take_places()
-                if entry.modes:
-                    self.table.hold(entry)
+                self.table.hold(entry)
                 return entry.call
             del self._hungry[limits]
         return None
 
     def take_refusals(self, now: float) -> list[Refusal]:
         """Return those that must not wait any longer; to be asked after `grant`."""
-        refused: dict[Hashable, Refusal] = {}
+        refused: dict[Entry, Refusal] = {}
         while self._busy and self._busy[0][0] <= now:
             _, _, entry, holder = heapq.heappop(self._busy)
             if _still_waits(entry, holder):
-                refused[entry.call] = Refusal(entry.call, holder.call, holder.let_go_at)
-        unchecked, self._unchecked = self._unchecked, []
-        for entry in unchecked:
-            if entry.state is CallState.IN_LINE and is_stuck(entry):
-                culprit = next(iter(entry.line.scheduler.in_the_way(entry)), None)
-                holder = None if culprit is None else culprit.call
-                refused.setdefault(entry.call, Refusal(entry.call, holder, None))
+                refused[entry] = Refusal(entry.call, holder.call, holder.let_go_at)
+        joined: dict[BatchLine, list[Entry]] = {}
+        passed_over = set(refused)
+        for entry in self._unchecked:
+            if entry.state is CallState.IN_LINE and entry not in refused:
+                joined.setdefault(entry.line, []).append(entry)
+                passed_over.add(entry)
+        self._unchecked.clear()
+        # As if the batches had joined one after another: of two that would wait
+        # for each other the first may stay.
+        for entries in joined.values():
+            passed_over.difference_update(entries)
+            stuck = find_stuck(entries, passed_over)
+            passed_over.update(stuck)
+            for entry, holder in stuck.items():
+                refused[entry] = Refusal(entry.call, holder.call, None)
         return list(refused.values())
 
     def next_refusal(self) -> float | None:
@@ -533,7 +573,6 @@ class Scheduler:
             case CallState.ASKED:
                 return Wait("approval", None, [])
             case CallState.BEHIND:
-                assert line.private is not None, "it stands there"
                 ahead = line.private.first_ahead(entry)
                 return Wait("order", *_named(ahead))
             case CallState.IN_LINE:
@@ -544,19 +583,13 @@ class Scheduler:
                 if ahead is not None:
                     return Wait("claim", *_named(ahead))
                 for pool in entry.pools:
-                    if not pool.free:
-                        return Wait("place", pool.name, [e.call for e in pool.holders])
+                    if entry.lacks(pool):
+                        return Wait(
+                            "place", pool.name, [e.call for e in entry.may_leave(pool)]
+                        )
                 return Wait("turn", None, [])
             case _:
                 return None
-
-    def in_the_way(self, entry: Entry) -> Iterable[Entry]:
-        """Give who must end before a waiting call can start, as far as they hold."""
-        for _, holder in self.table.holders_in_the_way(entry):
-            yield holder
-        for pool in entry.pools:
-            if not pool.free:
-                yield from pool.holders
 
     # -- inside --------------------------------------------------------------
 
@@ -570,8 +603,7 @@ class Scheduler:
             pool = self._tools.get(needs.tool)
             if pool is None:
                 pool = self._tools[needs.tool] = Pool("Tool.max_concurrency", needs.tool_limit)
-            pool.users += 1
-            pool.limits[limits] = None
+            pool.limits[limits] = pool.limits.get(limits, 0) + 1
             pools.append(pool)
         return tuple(pools)
 
@@ -583,27 +615,15 @@ class Scheduler:
             match entry.state:
                 case CallState.DETACHED:
                     pass
-                case CallState.ASKED | CallState.BEHIND if not entry.modes:
-                    if line.private is None:
-                        line.private = ClaimTable()
-                    entry.modes = {line: mode}
-                    entry.private = True
-                    line.private.join(entry)
-                    line.private.freed.clear()
                 case CallState.ASKED | CallState.BEHIND:
-                    assert line.private is not None, "it stands there"
                     line.private.widen(entry, line, mode)
                 case _:
                     self.table.widen(entry, line, mode)
 
     def _line_up(self, entry: Entry, now: float) -> None:
         entry.move(Fact.LINE_UP)
-        entry.joined_at = now
-        if entry.line.all_ancestors:
+        if entry.line.ancestors:
             self._unchecked.append(entry)
-        if not entry.modes:
-            self._is_free_now(entry)
-            return
         if not self.table.join(entry):
             for holder in self._detached:
                 if holder not in entry.line.ancestors and any(
@@ -613,32 +633,18 @@ class Scheduler:
                     self._await_end(entry, holder, now)
         self._take_freed()
 
-    def _leave_private(self, entry: Entry, now: float) -> None:
-        """Join the common line, and so may those that stood behind only this one."""
-        entry.line.held_back -= 1
-        entry.private = False
-        private = entry.line.private
-        assert private is not None, "it stood there"
-        private.leave(entry)
-        freed, private.freed = private.freed, []
-        self._line_up(entry, now)
-        self._move_up(freed, now)
-
-    def _out_of_private(self, entry: Entry, now: float) -> None:
-        private = entry.line.private
-        assert private is not None, "it stood there"
-        private.leave(entry)
-        freed, private.freed = private.freed, []
-        self._move_up(freed, now)
-
-    def _move_up(self, freed: list[Entry], now: float) -> None:
-        for entry in sorted(freed, key=lambda entry: entry.number):
-            if entry.state is CallState.BEHIND:
-                self._leave_private(entry, now)
+    def _leave_private(self, free: list[Entry], now: float) -> None:
+        """The approved ones of these join the common line, and who stood behind them only."""
+        for entry in free:  # which grows
+            line = entry.line
+            if entry.state is CallState.BEHIND and not line.is_halted:
+                line.held_back -= 1
+                line.private.leave(entry)
+                free += line.private.take_freed()
+                self._line_up(entry, now)
 
     def _take_freed(self) -> None:
-        freed, self.table.freed = self.table.freed, []
-        for entry in freed:
+        for entry in self.table.take_freed():
             self._is_free_now(entry)
 
     def _is_free_now(self, entry: Entry) -> None:
@@ -646,20 +652,19 @@ class Scheduler:
             entry.line.enlist(entry)
             self._hungry[entry.line.limits] = None
 
-    def _give_back(self, entry: Entry) -> None:
-        for pool in entry.pools:
+    def _give_back(self, entry: Entry, pools: Pools) -> None:
+        for pool in pools:
             entry.give_back(pool)
-            self._freed_place(entry, pool)
-
-    def _freed_place(self, entry: Entry, pool: Pool) -> None:
-        self._hungry[entry.line.limits] = None
-        self._hungry.update(pool.limits)
+            self._hungry[entry.line.limits] = None
+            self._hungry.update(dict.fromkeys(pool.limits))
 
     def _drop_user(self, entry: Entry) -> None:
         if entry.needs.tool_limit is not None:
-            pool = self._tools[entry.needs.tool]
-            pool.users -= 1
-            if not pool.users:
+            pool, limits = self._tools[entry.needs.tool], entry.line.limits
+            pool.limits[limits] -= 1
+            if not pool.limits[limits]:
+                del pool.limits[limits]
+            if not pool.limits:
                 del self._tools[entry.needs.tool]
 
     def _await_end(self, entry: Entry, holder: Entry, now: float) -> None:
