@@ -89,6 +89,7 @@ class CallRecord:
         "progress",
         "progress_posted",
         "question",
+        "refused",
         "reported",
         "reported_progress",
         "restarted",
@@ -133,6 +134,7 @@ class CallRecord:
         self.landing: Any = None  # what the loop is to do with it
         self.awaiting = False  # a thread's value turned out awaitable
         self.held_back = False  # taken out of line, and not begun: a cut was on its way
+        self.refused = False  # it was to start, and did not for that reason
         # -- written by the loop
         self.progress: tuple[float, float | None, str | None] | None = None
         self.start_told = False

@@ -32,7 +32,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
-from .claims import ClaimTable, Mode, Modes, Watched, conflict
+from .claims import ClaimTable, Mode, Modes, conflict
 from .states import TRANSITIONS, CallState, Fact
 from .stuck import find_stuck
 
@@ -184,7 +184,6 @@ class Entry:
         "number",
         "pools",
         "state",
-        "watched",
     )
 
     def __init__(self, call: Any, line: BatchLine, needs: Needs, pools: Pools) -> None:
@@ -198,7 +197,6 @@ class Entry:
         # -- written by the table
         self.number = 0
         self.is_free = True
-        self.watched: Watched | None = None
         # -- places
         self.is_ready = False
         self.held: dict[Pool, Entry | None] = {}

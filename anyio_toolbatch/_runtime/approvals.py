@@ -234,7 +234,7 @@ class Question(Abandonable):
                 self.answer = answer
         if not self.end():
             close_awaitable(self._awaitable)
-            state.account.helper_ended(self._record)
+            state.helper_ended(self._record)
             return False
         self.landing = landing
         return True

@@ -303,9 +303,10 @@ class Cutter:
 
     def not_started(self, record: CallRecord) -> Ending:
         """Make the ending of a call that was cut just before its first line."""
-        assert record.cut_status is not None
-        now = self._engine.hub.clock()
-        return Ending(record.cut_status, record.cut_reason, started=False, at=now)
+        status, reason = record.cut_status, record.cut_reason
+        if status is None:
+            status, reason = self.status, self.reason
+        return Ending(status, reason, started=False, at=self._engine.hub.clock())
 
     def ending(self, record: CallRecord, at: float, *, detached: bool) -> Ending:
         """Make the ending of a call that had started when it was cut."""

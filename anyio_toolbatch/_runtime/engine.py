@@ -150,11 +150,11 @@ class BatchEngine:
         finally:
             self._submits_under_way -= 1
             if self._submits_under_way:
-                # Inside another one, by a `validate` or a key function: behind
-                # the calls of that one, whose places come first.
+                # Inside another one, by a `validate` or a key function: they are
+                # taken in with the calls of that one, some of which come before.
                 self._ready_behind += ready
-            else:
-                ready += self._ready_behind
+            elif self._ready_behind:
+                ready = sorted([*ready, *self._ready_behind], key=_index_of)
                 self._ready_behind = []
         if ready and not self._submits_under_way:
             self.state.admit(self, ready)
@@ -285,15 +285,15 @@ class BatchEngine:
 
     def begin(self, record: CallRecord) -> bool:
         """Decide, in the call's task, whether its first line may run."""
-        if self.must_not_start(record):
-            return False  # the cut that is on its way settles it
+        if self.refuses(record):
+            return False
         record.started_at = self.hub.clock()
         try:
             self.tickets.starts.remove(record)
         except KeyError:
             return False
         # Once more: a signal handler may have interrupted since the first look.
-        if self.must_not_start(record):
+        if self.refuses(record):
             self.tickets.starts.add(record)
             return False
         self._started(record)
@@ -303,13 +303,17 @@ class BatchEngine:
         """A worker that had taken a call's tickets saw a cut at the last moment."""
         if self.ledger.is_settled(record.index):
             return
-        if record.cut_reason is not None:  # in a grace, which it does not need
+        # In a grace, which it does not need; or the batch was superseded, and
+        # it was taken for one that runs.
+        if record.cut_reason is not None or self.cutter.reason is not None:
             self.settle(record, self.cutter.not_started(record))
             self._after_settling(record)
             return
         # For the cut that is on its way.
         record.held_back = record.ended = False
         self.tickets.issue([record])
+        if not self.refuses(record):
+            self.start([record])
 
     def land_start(self, record: CallRecord) -> None:
         """A worker has started a call."""
@@ -365,6 +369,12 @@ class BatchEngine:
 
     def take_end(self, record: CallRecord) -> None:
         """Settle a call by what its record says of its end."""
+        if record.inner:
+            for inner in list(record.inner):
+                if inner.hub is self.hub:
+                    inner.left_behind()
+                else:
+                    inner.hub.post(BatchEngine.left_behind, inner)
         error = record.error
         if error is None:
             value = record.value
@@ -534,8 +544,8 @@ class BatchEngine:
                 close_awaitable(record.value)
                 self._task_ended_late(record)
             return
-        if self.must_not_start(record):
-            return  # never begun, and the cut settles it
+        if not record.is_waiting or record.refused or self.must_not_start(record):
+            return  # another task of it has begun, or a cut settles it
         if not record.restarted:
             # Somebody has cancelled the host, not the call: it is made anew.
             record.restarted = True
@@ -739,6 +749,31 @@ class BatchEngine:
         """Tell whether a cut is done or on its way; any thread."""
         return self.halted or record.halted or (self.outer is not None and self._is_cut_off())
 
+    def refuses(self, record: CallRecord) -> bool:
+        """
+        Tell whether a call that was to start must not; any thread.
+
+        Then the cut settles it, with one exception: if only the call around
+        the batch was to be cut, and has ended by itself before that, no cut
+        comes. Story: who refuses notes it and then looks once more; the call's
+        end is visible before `left_behind` looks for what was noted. So either
+        the second look sees that end, or `left_behind` sees the note.
+        """
+        if not self.must_not_start(record):
+            return False
+        record.refused = True
+        if self.must_not_start(record):
+            return True
+        record.refused = False
+        return False
+
+    def left_behind(self) -> None:
+        """The call around this batch has ended by itself; the batch goes on."""
+        refused = [record for record in self.unsettled() if record.refused]
+        for record in refused:
+            record.refused = False
+        self.start([record for record in refused if record.is_waiting])
+
     def _is_cut_off(self) -> bool:
         """Tell whether one of the calls that this batch was opened inside of is to stop."""
         outer = self.outer
@@ -853,6 +888,10 @@ class BatchEngine:
         """Return the KeyboardInterrupt that a tool raised; once."""
         error, self._keyboard = self._keyboard, None
         return error
+
+
+def _index_of(record: CallRecord) -> int:
+    return record.index
 
 
 def _worded(error: BaseException) -> str:

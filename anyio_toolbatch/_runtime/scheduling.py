@@ -297,7 +297,7 @@ class _Resolver:
         if job.end():
             return True
         assert job.left is not None, "it was withdrawn"
-        job.left.batch.state.account.helper_ended(job.left)
+        job.left.batch.state.helper_ended(job.left)
         return False
 
     def report(self, job: _Resolution) -> None:

@@ -63,11 +63,6 @@ class DetachedAccount:
         if record.reported:
             self.strike(record)
 
-    def helper_ended(self, record: CallRecord) -> None:
-        """That thread is free again; in the thread."""
-        record.reported = True
-        self.strike(record)
-
     def strike(self, record: CallRecord) -> None:
         """Take out a call that has ended; `record.reported` must be set. Any thread."""
         if self._threads or self._tasks:
@@ -192,6 +187,12 @@ class LoopState:
         if self.scheduling is not None:
             self.scheduling.core.leave_thread(record)
             self.scheduling.grant()
+
+    def helper_ended(self, record: CallRecord) -> None:
+        """A thread that was left in what was done for a call is free; in that thread."""
+        record.reported = True
+        self.account.strike(record)
+        self.hub.post(LoopState._tell_detached_waiters, self)
 
     def ended_late(self, record: CallRecord) -> None:
         """A detached call has ended."""

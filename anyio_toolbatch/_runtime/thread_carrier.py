@@ -33,7 +33,7 @@ class _ThreadCarrier:
         batch: BatchEngine = record.batch
         # The fence. A call that is halted keeps its start ticket: the cut
         # that is on its way takes it, and knows that the tool never ran.
-        if batch.must_not_start(record):
+        if batch.refuses(record):
             return True
         state = batch.state
         if len(state.account.threads) >= state.max_detached:
