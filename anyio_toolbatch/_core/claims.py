@@ -37,7 +37,7 @@ from .states import CallState
 if TYPE_CHECKING:
     from .scheduler import Entry
 
-__all__ = ("ClaimTable", "Mode", "Modes", "conflict", "expand")
+__all__ = ("ClaimTable", "Mode", "Modes", "Watched", "conflict", "expand")
 
 
 class Mode(enum.IntEnum):
@@ -121,6 +121,51 @@ class _Line:
         return not any(self.waiting)
 
 
+class Watched:
+    """Those that a node is in the way of, of one line and mode."""
+
+    __slots__ = ("heap", "left")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, Entry]] = []
+        """By number; some may have left."""
+        self.left = 0
+        """How many of them."""
+
+    def add(self, entry: Entry) -> None:
+        entry.watched = self
+        heapq.heappush(self.heap, (entry.number, entry))
+
+    def first(self) -> Entry | None:
+        """Return the first that has not left."""
+        heap = self.heap
+        while heap:
+            entry = heap[0][1]
+            if entry.watched is self:
+                return entry
+            heapq.heappop(heap)
+            self.left -= 1
+        return None
+
+    def pop(self) -> None:
+        """Take out the first."""
+        _, entry = heapq.heappop(self.heap)
+        entry.watched = None
+
+    def leave(self, entry: Entry) -> None:
+        """One does not wait any more."""
+        entry.watched = None
+        self.left += 1
+        if self.left > _TIDY_FROM and self.left * 2 > len(self.heap):
+            # Behind one that waits for long they would pile up.
+            self.heap = [item for item in self.heap if item[1].watched is self]
+            heapq.heapify(self.heap)
+            self.left = 0
+
+
+_TIDY_FROM = 16  # calls; below that it is not worth the pass
+
+
 class _Node:
     """One resource, or a folder of them."""
 
@@ -130,8 +175,8 @@ class _Node:
         self.held = [0] * len(Mode)
         self.holders: dict[Entry, None] = {}
         self.lines: dict[Hashable, _Line] = {}
-        self.watched: dict[tuple[Hashable, int], list[tuple[int, Entry]]] = {}
-        """Those that this node is in the way of, by line and mode; heaps by number."""
+        self.watched: dict[tuple[Hashable, int], Watched] = {}
+        """Those that this node is in the way of, by line and mode."""
         self.users = 0
 
 
@@ -173,8 +218,11 @@ class ClaimTable:
             node = nodes[key]
             if self._is_in_the_way(key, node, mode, entry):
                 entry.is_free = False
-                watched = node.watched.setdefault((entry.line.claim_line, mode), [])
-                heapq.heappush(watched, (entry.number, entry))
+                at = (entry.line.claim_line, mode)
+                watched = node.watched.get(at)
+                if watched is None:
+                    watched = node.watched[at] = Watched()
+                watched.add(entry)
                 return False
         entry.is_free = True
         self._freed.append(entry)
@@ -202,6 +250,8 @@ class ClaimTable:
 
     def leave(self, entry: Entry) -> None:
         """A waiting call does not want to wait any more."""
+        if entry.watched is not None:
+            entry.watched.leave(entry)
         for key, mode in entry.modes.items():
             node = self._nodes[key]
             self._wait_no_more(node, mode, entry)
@@ -335,12 +385,10 @@ class ClaimTable:
             del self._nodes[key]
             return
         for (line, mode), watched in list(node.watched.items()):
-            while watched:
-                entry = watched[0][1]
-                if entry.state is not CallState.OVER:
-                    if self._is_in_the_way(key, node, mode, entry):
-                        break
-                    self.look_again(entry)
-                heapq.heappop(watched)
+            while (entry := watched.first()) is not None:
+                if self._is_in_the_way(key, node, mode, entry):
+                    break
+                watched.pop()
+                self.look_again(entry)
             else:
                 del node.watched[line, mode]

@@ -32,7 +32,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
-from .claims import ClaimTable, Mode, Modes, conflict
+from .claims import ClaimTable, Mode, Modes, Watched, conflict
 from .states import TRANSITIONS, CallState, Fact
 from .stuck import find_stuck
 
@@ -166,6 +166,10 @@ class Limits:
             self._turns[pools].move_to_end(line)
 
 
+_NONE: dict[Any, Any] = {}
+"""Never written to."""
+
+
 class Entry:
     """One call: where it is, what it needs, what it has."""
 
@@ -184,6 +188,7 @@ class Entry:
         "number",
         "pools",
         "state",
+        "watched",
     )
 
     def __init__(self, call: Any, line: BatchLine, needs: Needs, pools: Pools) -> None:
@@ -197,25 +202,29 @@ class Entry:
         # -- written by the table
         self.number = 0
         self.is_free = True
+        self.watched: Watched | None = None
         # -- places
         self.is_ready = False
-        self.held: dict[Pool, Entry | None] = {}
+        # Most calls need none of these: `_NONE` stands for what is not made yet.
+        self.held: dict[Pool, Entry | None] = _NONE
         """By pool: who lent the place; None if it is the pool's own."""
-        self.lent: dict[Pool, Entry] = {}
+        self.lent: dict[Pool, Entry] = _NONE
         self.let_go_at = 0.0
-        self.inner: dict[BatchLine, None] = {}
+        self.inner: dict[BatchLine, None] = _NONE
         """The batches that were opened inside it, at any depth."""
 
     def move(self, fact: Fact) -> None:
         self.state = TRANSITIONS[self.state][fact]
 
     def take_places(self) -> None:
+        if self.pools:
+            self.held = {}
         for pool in self.pools:
             lender = self.lender(pool)
             if lender is None:
                 pool.free -= 1
             else:
-                lender.lent[pool] = self
+                lender.lent = {**lender.lent, pool: self}
             self.held[pool] = lender
             pool.holders[self] = None
 
@@ -416,7 +425,7 @@ class Scheduler:
         if line is None:
             line = self._lines[batch] = BatchLine(batch, limits, ancestors, self)
             for ancestor in ancestors:
-                ancestor.inner[line] = None
+                ancestor.inner = {**ancestor.inner, line: None}
         entry = Entry(call, line, needs, self._pools(needs, limits))
         line.count += 1
         if needs.exclusive and not line.has_barrier:
