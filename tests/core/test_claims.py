@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from anyio_toolbatch._core.claims import ClaimTable, Mode, conflict, expand
 from anyio_toolbatch._core.scheduler import BatchLine, Entry, Limits, Needs, Scheduler
-from anyio_toolbatch._core.states import Fact
+from anyio_toolbatch._core.states import CallState, Fact
 
 Path = tuple[str, ...]
 
@@ -581,6 +581,8 @@ class ClaimMachine(RuleBasedStateMachine):
             for key, node in self.table._nodes.items():
                 lines = {c.entry.line.claim_line for c in self.waiting if key in c.entry.modes}
                 assert node.lines.keys() == lines
+                for watched in node.watched.values():
+                    assert any(e.state is CallState.IN_LINE for _, e in watched.heap)
 
     def teardown(self) -> None:
         """Everything comes to its end, in the order of the lines."""
