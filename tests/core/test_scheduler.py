@@ -894,14 +894,14 @@ class Turn:
 def test_cut_calls_do_not_pile_up_behind_one_that_waits() -> None:
     """P10: turns that are interrupted leave nothing in the line, however long it stands."""
     scheduler, limits = make()
-    add(scheduler, limits, "long", "holder", claims(writes="k"))
+    add(scheduler, limits, "long", ["holder"], claims(writes="k"))
     assert grant_all(scheduler) == ["holder"]
-    add(scheduler, limits, "long", "waiter", claims(writes="k"))
+    add(scheduler, limits, "long", ["waiter"], claims(writes="k"))
     alive: weakref.WeakSet[Turn] = weakref.WeakSet()
     for number in range(500):
         turn = Turn()
         alive.add(turn)
-        add(scheduler, limits, turn, number, claims(writes="k"))
+        add(scheduler, limits, turn, [number], claims(writes="k"))
         scheduler.halt(turn)
         scheduler.release(number, 0.0)
     gc.collect()
