@@ -34,7 +34,7 @@ listener = Listener()
 
 
 async def search(query: str) -> str:
-    await anyio.sleep(0.03)
+    await anyio.sleep(0.1)
     return f"3 pages on {query}"
 
 
