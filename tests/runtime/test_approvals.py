@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -23,6 +26,7 @@ from anyio_toolbatch import (
     current_call,
     run_batch,
 )
+from anyio_toolbatch._runtime.approvals import Question
 from anyio_toolbatch.testing import GatedTool, PromiseObserver, ScriptedTool, give
 
 LIVENESS = 20.0  # seconds where milliseconds are meant
@@ -738,3 +742,156 @@ async def test_who_has_to_queue_for_the_terminal_loses_no_time(
                 results = await runner.run(calls("quick", "quick"))
     assert shape(results) == [("timed_out", "approval_timeout", False, False), DONE]
     assert asked == ["id-0", "id-1"]
+
+
+# -- what is left of a question ------------------------------------------------
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Pass the loop on until something has happened that nobody tells of."""
+    with anyio.fail_after(LIVENESS):
+        while not condition():
+            await anyio.sleep(0.001)
+
+
+@pytest.mark.parametrize("stop", ["interrupt", "cancel", "timeout"])
+async def test_threads_that_are_left_in_a_question_are_seen_and_capped(
+    stop: str, promises: PromiseObserver
+) -> None:
+    """§3.4, §4.5: they count as detached until they come back; then nobody is asked."""
+    gate = GatedTool("input")
+    quick = Tool(lambda: "ran", name="quick")
+    with letting_go(gate):
+        async with ToolRunner(
+            [quick],
+            approve=at_a_gate(gate),
+            approval_timeout=0.05 if stop == "timeout" else None,
+            max_detached=3,
+            max_threads=1,
+            observers=[promises],
+        ) as runner:
+            for n in range(1, 4):
+                with anyio.fail_after(LIVENESS / 2):
+                    async with runner.open_batch([ToolCall(f"asked {n}", "quick")]) as batch:
+                        await gate.wait_started(n)
+                        if stop == "interrupt":
+                            batch.interrupt()
+                        elif stop == "cancel":
+                            assert batch.cancel(f"asked {n}") == 1
+                assert not batch.results[0].started
+                left = [f"asked {i}" for i in range(1, n + 1)]
+                await until(
+                    lambda left=left: (  # type: ignore[misc]
+                        [d.call.id for d in runner.statistics().detached] == left
+                    )
+                )
+            for _ in range(3):
+                with anyio.fail_after(LIVENESS / 2):
+                    results = await runner.run(calls("quick", "quick"))
+                assert shape(results) == [("failed", "too_many_detached", False, False)] * 2
+                assert "quick ×3" in results[0].text
+            assert (gate.started, len(runner.statistics().detached)) == (3, 3)
+            gate.open()
+            await until(lambda: runner.statistics().detached == ())
+            with anyio.fail_after(LIVENESS / 2):
+                assert shape(await runner.run(calls("quick", "quick"))) == [DONE, DONE]
+
+
+async def test_a_full_runner_asks_nobody_about_a_call_on_the_loop(
+    promises: PromiseObserver,
+) -> None:
+    """§3.4, §4.5: it is the question that needs a thread, whatever the call needs."""
+    gate = GatedTool("input")
+    quick = ScriptedTool(give("ran"), name="quick")
+    with letting_go(gate):
+        async with ToolRunner(
+            [quick.tool], approve=at_a_gate(gate), max_detached=1, observers=[promises]
+        ) as runner:
+            with anyio.fail_after(LIVENESS):
+                async with runner.open_batch(calls("quick")) as batch:
+                    await gate.wait_started()
+                    batch.interrupt()
+                await until(lambda: len(runner.statistics().detached) == 1)
+                results = await runner.run(calls("quick"))
+            assert shape(results) == [("failed", "too_many_detached", False, False)]
+            assert (gate.started, quick.started) == (1, 0)
+            gate.open()
+            await until(lambda: runner.statistics().detached == ())
+            with anyio.fail_after(LIVENESS / 2):
+                assert shape(await runner.run(calls("quick"))) == [DONE]
+
+
+async def test_who_waits_for_detached_work_hears_of_an_approver_that_comes_back() -> None:
+    """§4.5: what is counted as detached is waited for, and no longer than it lasts."""
+    gate = GatedTool("input")
+    quick = ScriptedTool(give("ran"), name="quick")
+    with letting_go(gate):
+        async with ToolRunner([quick.tool], approve=at_a_gate(gate)) as runner:
+            async with runner.open_batch(calls("quick")) as batch:
+                await gate.wait_started()
+                batch.interrupt()
+            await until(lambda: len(runner.statistics().detached) == 1)
+            with anyio.fail_after(LIVENESS / 8):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(runner.wait_detached)
+                    await anyio.wait_all_tasks_blocked()
+                    gate.open()
+
+
+@pytest.mark.parametrize("stop", ["timeout", "interrupt"])
+async def test_an_awaitable_answer_that_nobody_wants_any_more_is_closed(
+    stop: str, monkeypatch: pytest.MonkeyPatch, promises: PromiseObserver
+) -> None:
+    """§3.4: withdrawn before the task with the rest of the question has made its first step."""
+    quick = ScriptedTool(give("ran"), name="quick")
+    batches: list[ToolBatch] = []
+    land = Question.land_awaitable
+
+    async def later() -> bool:
+        await anyio.sleep(LIVENESS * 2)
+        return True
+
+    def land_and_withdraw(question: Question) -> None:
+        land(question)
+        if stop == "timeout":
+            question._on_timeout()
+        else:
+            batches[0].interrupt()
+
+    monkeypatch.setattr(Question, "land_awaitable", land_and_withdraw)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", RuntimeWarning)
+        async with ToolRunner(
+            [quick.tool], approve=lambda _: later(), approval_timeout=600, observers=[promises]
+        ) as runner:
+            with anyio.fail_after(LIVENESS):
+                async with runner.open_batch() as batch:
+                    batches.append(batch)
+                    batch.submit(ToolCall("0", "quick"))
+        await anyio.wait_all_tasks_blocked()
+        (result,) = batch.results
+        gc.collect()
+    assert not result.started and result.reason is not None
+    assert result.reason.kind == (
+        "approval_timeout" if stop == "timeout" else "user_interrupt"
+    )
+    assert [str(w.message) for w in warned if "never awaited" in str(w.message)] == []
+
+
+async def test_the_batchs_clock_stands_still_while_a_call_with_a_path_is_asked_for(
+    promises: PromiseObserver,
+) -> None:
+    """§4.10: also where its asking had to wait until its paths were known."""
+    desk = Desk()
+    limit = 1.0
+    tools = [
+        Tool(lambda: "ran", name="path", writes=Path("/a")),
+        Tool(lambda: "ran", name="plain", writes="a"),
+    ]
+    async with ToolRunner(tools, approve=desk.approve, observers=[promises]) as runner:
+        with anyio.fail_after(LIVENESS):
+            async with runner.open_batch(calls("path", "plain"), timeout=limit) as batch:
+                await desk.wait_asked("id-0", "id-1")
+                await anyio.sleep(1.2 * limit)
+                desk.answer("id-0", "id-1")
+    assert shape(batch.results) == [DONE, DONE]

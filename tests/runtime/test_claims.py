@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from anyio_toolbatch import (
     ResourceBusyError,
     Tool,
+    ToolBatch,
     ToolCall,
     ToolResult,
     ToolRunner,
@@ -203,9 +205,20 @@ def broken() -> str:
         (lambda: b"bytes", TypeError),
         (lambda _missing: "a", TypeError),
         (lambda: PathLike("a\0b/c"), ValueError),
+        (lambda: PathLike("a/b\0c"), ValueError),
         (lambda: PathLike(3), TypeError),  # type: ignore[arg-type]
     ],
-    ids=["raises", "None", "int", "int among keys", "bytes", "signature", "NUL", "no path"],
+    ids=[
+        "raises",
+        "None",
+        "int",
+        "int among keys",
+        "bytes",
+        "signature",
+        "NUL",
+        "NUL in its name",
+        "no path",
+    ],
 )
 async def test_keys_that_cannot_be_found_out_fail_their_call(
     option: str, keys: Any, error: type[BaseException], promises: PromiseObserver
@@ -243,6 +256,170 @@ async def test_a_key_function_is_called_as_the_tool_will_be(promises: PromiseObs
     made = Tool(tool, writes=keys, validate=lambda _: {"made": 1})
     results = await run_batch([ToolCall("0", "tool", {"x": 2})], [made], observers=[promises])
     assert (seen, results[0].value) == ([{"made": 1}], {"made": 1})
+
+
+class OddStr(str):
+    """A key that compares and hashes in a way of its own: not at all."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise LookupError("hash")
+
+    def __eq__(self, other: object) -> bool:
+        raise LookupError("eq")
+
+
+@pytest.mark.parametrize("option", ["reads", "writes"])
+@pytest.mark.parametrize("how", ["given", "one", "among others"])
+async def test_a_key_of_a_subclass_of_str_is_the_text_that_it_holds(
+    option: str, how: str
+) -> None:
+    """§3.2: compared as a plain str, and nothing of its own is called."""
+    keys: Any = {
+        "given": OddStr("k"),
+        "one": lambda: OddStr("k"),
+        "among others": lambda: ["a", OddStr("k"), Path("/p")],
+    }[how]
+    options: dict[str, Any] = {option: keys}
+    held = Held()
+    assert await meet(held.tool("one", **options), held.tool("other", writes="k"))
+
+
+@pytest.mark.parametrize("where", ["key function", "validate"])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"0": ["a", "b"]},
+        {"0": ["a"], "1": ["b"]},
+        {"0": ["a", "b"], "a": ["c"]},
+    ],
+    ids=["by one", "by two", "by one of those"],
+)
+async def test_calls_that_are_submitted_while_others_are_looked_at(
+    where: str, together: bool, more: dict[str, list[str]], promises: PromiseObserver
+) -> None:
+    """§4.7: by a key function or a `validate`: conflicting calls start in call order."""
+    held = Held()
+    batches: list[ToolBatch] = []
+
+    def look(call_id: str) -> None:
+        for other in more.get(call_id, []):
+            batches[0].submit(ToolCall(other, "write", {"name": other}))
+
+    def keys(name: str) -> str:
+        if where == "key function":
+            look(name)
+        return "k"
+
+    def validate(call: ToolCall) -> None:
+        if where == "validate":
+            look(call.id)
+
+    tool = held.tool("write", writes=keys, validate=validate)
+    asked = [ToolCall(str(n), "write", {"name": str(n)}) for n in range(3)]
+    held.end("0", "1", "2", "a", "b", "c")
+    with anyio.fail_after(LIVENESS):
+        async with ToolRunner([tool], observers=[promises]) as runner:
+            async with runner.open_batch() as batch:
+                batches.append(batch)
+                if together:
+                    batch._engine.submit(asked)
+                else:
+                    for call in asked:
+                        batch.submit(call)
+    order = [call.id for call in batch.calls]
+    assert set(order) == {"0", "1", "2"}.union(*more.values())
+    assert held.started == order
+    assert shape(batch.results) == [DONE] * len(order)
+    promises.check(batch.id, batch.results)
+
+
+class DeadPath:
+    """A path on a disk that gives no answer until it is let go."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._answers = threading.Event()
+
+    def __fspath__(self) -> str:
+        self.asked += 1
+        assert self._answers.wait(LIVENESS)
+        return "/dead"
+
+    def let_go(self) -> None:
+        self._answers.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Pass the loop on until something has happened that nobody tells of."""
+    with anyio.fail_after(LIVENESS):
+        while not condition():
+            await anyio.sleep(0.001)
+
+
+async def test_dead_disks_hold_up_nobody_else(promises: PromiseObserver) -> None:
+    """§3.2, P2: each turn that met one was interrupted; later turns of all runners are served."""
+    dead = DeadPath()
+    tools = [
+        Tool(lambda: "ran", name="dead", writes=dead),
+        Tool(lambda: "ran", name="alive", writes=Path("/alive")),
+        Tool(lambda: "ran", name="plain"),
+    ]
+    refused = ("failed", "too_many_detached", False, False)
+    try:
+        async with (
+            ToolRunner(tools, max_detached=6, observers=[promises]) as runner,
+            ToolRunner(tools, observers=[promises]) as other,
+        ):
+            for n in range(1, 7):  # there are four threads for this on one loop
+                with anyio.fail_after(LIVENESS / 2):
+                    assert shape(await runner.run([ToolCall("a", "alive")])) == [DONE]
+                    assert shape(await other.run([ToolCall("a", "alive")])) == [DONE]
+                    async with runner.open_batch([ToolCall(f"dead {n}", "dead")]) as batch:
+                        await until(lambda asked=n: dead.asked == asked)  # type: ignore[misc]
+                        batch.interrupt()
+                assert shape(batch.results) == [
+                    ("interrupted", "user_interrupt", False, False)
+                ]
+                left = [f"dead {i}" for i in range(1, n + 1)]
+                await until(
+                    lambda left=left: (  # type: ignore[misc]
+                        [d.call.id for d in runner.statistics().detached] == left
+                    )
+                )
+            # Now there are too many of them, and the next is not begun with.
+            with anyio.fail_after(LIVENESS / 2):
+                asked = [ToolCall("d", "dead"), ToolCall("a", "alive"), ToolCall("p", "plain")]
+                assert shape(await runner.run(asked)) == [refused] * 3
+                assert dead.asked == 6
+                assert shape(await other.run([ToolCall("a", "alive")])) == [DONE]
+                assert other.statistics().detached == ()
+            dead.let_go()
+            await until(lambda: runner.statistics().detached == ())
+            with anyio.fail_after(LIVENESS / 2):
+                assert shape(await runner.run(asked)) == [DONE] * 3
+    finally:
+        dead.let_go()
+
+
+async def test_who_waits_for_detached_work_hears_of_the_end_of_a_dead_disk() -> None:
+    """§4.5: what is counted as detached is waited for, and no longer than it lasts."""
+    dead = DeadPath()
+    try:
+        async with ToolRunner([Tool(lambda: "ran", name="dead", writes=dead)]) as runner:
+            async with runner.open_batch([ToolCall("d", "dead")]) as batch:
+                await until(lambda: dead.asked == 1)
+                batch.interrupt()
+            await until(lambda: len(runner.statistics().detached) == 1)
+            with anyio.fail_after(LIVENESS / 8):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(runner.wait_detached)
+                    await anyio.wait_all_tasks_blocked()
+                    dead.let_go()
+    finally:
+        dead.let_go()
 
 
 # -- across batches ------------------------------------------------------------

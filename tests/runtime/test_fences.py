@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ from anyio_toolbatch import (
     CallProgress,
     Status,
     Tool,
+    ToolBatch,
     ToolCall,
     ToolRunner,
     from_thread,
@@ -26,7 +27,7 @@ from anyio_toolbatch import (
 )
 from anyio_toolbatch._core.record import CallRecord
 from anyio_toolbatch._runtime.state import DetachedAccount
-from anyio_toolbatch.testing import PromiseObserver
+from anyio_toolbatch.testing import GatedTool, PromiseObserver
 
 LIVENESS = 20.0  # seconds where milliseconds are meant
 
@@ -215,3 +216,172 @@ def test_detached_calls_end_while_they_are_listed(hosted: bool) -> None:
         gc.callbacks.remove(worker_ends)
     assert len(account) == len(records) < 5000
     assert len(records) <= len(found) <= 5000
+
+
+class Overtaken(set[CallRecord]):
+    """Start tickets: something happens just before or just after the first is taken."""
+
+    def __init__(self, moment: str, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self._moment = moment
+        self._happens: Callable[[], object] | None = happens
+
+    def remove(self, record: CallRecord) -> None:
+        happens, self._happens = self._happens, None
+        if happens is not None and self._moment == "before":
+            happens()
+        super().remove(record)
+        if happens is not None and self._moment == "after":
+            happens()
+
+
+class Ends(set[CallRecord]):
+    """End tickets: tells when a worker has taken the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = threading.Event()
+
+    def remove(self, record: CallRecord) -> None:
+        super().remove(record)
+        self.taken.set()
+
+
+STOPS: dict[str, tuple[Callable[[ToolBatch], object], str]] = {
+    "interrupt": (lambda batch: batch.interrupt(), "user_interrupt"),
+    "grace": (lambda batch: batch.interrupt(grace=LIVENESS), "user_interrupt"),
+    "cancel": (lambda batch: batch.cancel("0"), "call_cancelled"),
+    "supersede": (lambda batch: batch.supersede(), "superseded"),
+}
+
+
+async def none_is_left(runner: ToolRunner) -> None:
+    """The runner's one thread is free for the next, and nothing is counted any more."""
+    with anyio.fail_after(LIVENESS / 2):
+        for result in await runner.run([ToolCall("x", "next"), ToolCall("y", "next")]):
+            assert result.value == "next"
+    counts = runner.statistics()
+    assert counts.open_batches == counts.waiting == counts.running == 0
+    assert counts.running_threads == 0
+    assert not counts.detached
+    assert not counts.waiting_calls
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("carrier", ["loop", "thread"])
+@pytest.mark.parametrize("stop", STOPS)
+async def test_a_stop_that_overtakes_a_start(
+    carrier: Any, stop: str, moment: str, promises: PromiseObserver
+) -> None:
+    """P4: what a start had not seen yet, as of a signal handler, is seen before the first line."""
+    ran: list[str] = []
+    answers: list[object] = []
+    act, kind = STOPS[stop]
+
+    async def on_loop() -> None:
+        ran.append("it")
+
+    def in_thread() -> None:
+        ran.append("it")
+
+    tools = {
+        "tool": on_loop if carrier == "loop" else in_thread,
+        "next": Tool(lambda: "next"),
+    }
+    async with ToolRunner(tools, max_threads=1, observers=[promises]) as runner:
+        async with runner.open_batch() as batch:
+            tickets = batch._engine.tickets
+            tickets.starts = Overtaken(moment, lambda: answers.append(act(batch)))
+            tickets.ends = ends = Ends()
+            handle = batch.submit(ToolCall("0", "tool"))
+            if carrier == "thread":
+                # The loop is held: it hears of the stop when the worker is through.
+                assert ends.taken.wait(LIVENESS)
+            with anyio.fail_after(LIVENESS / 2):
+                await handle.wait()
+        result = batch.results[0]
+        assert answers == [True]
+        assert ran == []
+        assert (result.status, result.started) == (Status.INTERRUPTED, False)
+        assert result.reason is not None and result.reason.kind == kind
+        assert "not started" in result.text
+        await none_is_left(runner)
+    promises.check(batch.id, batch.results)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+async def test_a_stop_is_handled_while_a_worker_is_between_its_tickets(
+    stop: str, promises: PromiseObserver
+) -> None:
+    """P4, P6: the result may have to say that it ran; the tool never does, all the same."""
+    ran: list[str] = []
+    act, kind = STOPS[stop]
+    between = threading.Event()
+    go_on = threading.Event()
+
+    def worker_is_held() -> None:
+        between.set()
+        assert go_on.wait(LIVENESS)
+
+    tools = {"tool": lambda: ran.append("it"), "next": lambda: "next"}
+    async with ToolRunner(tools, max_threads=1, observers=[promises]) as runner:
+        try:
+            async with runner.open_batch() as batch:
+                batch._engine.tickets.starts = Overtaken("after", worker_is_held)
+                handle = batch.submit(ToolCall("0", "tool"))
+                await reached(between)
+                assert act(batch)
+                let_go = stop in {"interrupt", "cancel"}
+                if let_go:
+                    await handle.wait()
+                else:
+                    await anyio.wait_all_tasks_blocked()
+                    assert handle.result is None
+                go_on.set()
+                with anyio.fail_after(LIVENESS / 2):
+                    await handle.wait()
+            result = batch.results[0]
+            assert (result.status, result.started) == (Status.INTERRUPTED, let_go)
+            assert result.detached is let_go
+            assert result.reason is not None and result.reason.kind == kind
+            assert await runner.wait_detached(LIVENESS)
+            assert ran == []
+            await none_is_left(runner)
+        finally:
+            go_on.set()
+    promises.check(batch.id, batch.results)
+
+
+async def test_a_worker_that_is_held_back_within_a_grace_does_not_wait_for_its_end(
+    promises: PromiseObserver,
+) -> None:
+    """P2, P4: of two calls the one has not begun: it is settled, the other has its grace."""
+    gate = GatedTool("tool")
+    between = threading.Event()
+    go_on = threading.Event()
+
+    def worker_is_held() -> None:
+        between.set()
+        assert go_on.wait(LIVENESS)
+
+    async with ToolRunner([gate.tool], max_threads=2, observers=[promises]) as runner:
+        try:
+            with anyio.fail_after(LIVENESS):
+                async with runner.open_batch() as batch:
+                    first = batch.submit(ToolCall("0", "tool"))
+                    await gate.wait_started()
+                    batch._engine.tickets.starts = Overtaken("after", worker_is_held)
+                    second = batch.submit(ToolCall("1", "tool"))
+                    await reached(between)
+                    batch.interrupt(grace=LIVENESS * 2)
+                    await anyio.wait_all_tasks_blocked()
+                    go_on.set()
+                    assert not (await second.wait()).started
+                    assert first.result is None
+                    gate.open()
+                assert [r.value for r in batch.results] == ["done", None]
+                assert gate.started == 1
+        finally:
+            go_on.set()
+            gate.open()
+    promises.check(batch.id, batch.results)

@@ -13,10 +13,12 @@ from anyio_toolbatch import (
     CallSettled,
     Event,
     Status,
+    Tool,
     ToolCall,
     ToolResult,
     ToolRunner,
     current_call,
+    from_thread,
     keep_partial,
     open_batch,
     run_batch,
@@ -345,6 +347,56 @@ async def test_run_returns_placeholders_when_the_runner_is_interrupted() -> None
             runner.interrupt()
         assert shape(results) == [CUT, CUT]
         gate.open()
+
+
+@pytest.mark.parametrize("carrier", ["loop", "thread"])
+@pytest.mark.parametrize("handled", [True, False])
+async def test_a_kept_call_can_be_cancelled_within_the_grace(
+    carrier: Any, handled: bool, promises: PromiseObserver
+) -> None:
+    """§3.2, §4.3: the interrupt has not asked it to stop, so there is something to cancel."""
+    told = threading.Event()
+    gate = GatedTool("other")
+    begun = anyio.Event()
+
+    async def kept() -> None:
+        begun.set()
+        try:
+            await anyio.sleep(LIVENESS * 2)
+        finally:
+            told.set()
+
+    def kept_in_thread() -> None:
+        from_thread.run_sync(begun.set)
+        if current_call().cancelled.wait(LIVENESS):
+            told.set()
+
+    func = kept if carrier == "loop" else kept_in_thread
+    tools = {"kept": Tool(func, on_interrupt="keep"), "other": gate.tool}
+    with anyio.fail_after(LIVENESS / 2):
+        async with ToolRunner(tools, observers=[promises]) as runner:
+            async with runner.open_batch() as batch:
+                handle = batch.submit(ToolCall("0", "kept"))
+                other = batch.submit(ToolCall("1", "other"))
+                await begun.wait()
+                await gate.wait_started()
+                batch.interrupt(grace=LIVENESS * 2)
+                if handled:
+                    await anyio.wait_all_tasks_blocked()
+                    assert not told.is_set()
+                assert handle.cancel("this one, too") is True
+                assert handle.cancel() is False
+                assert other.cancel() is False  # has been asked to stop
+                result = await handle.wait()
+                assert other.result is None
+                gate.open()
+            assert await runner.wait_detached(LIVENESS)
+            assert told.is_set()
+    assert (result.status, result.started) == (Status.INTERRUPTED, True)
+    assert result.reason is not None and result.reason.message == "this one, too"
+    assert result.reason.kind == "call_cancelled"
+    assert batch.results[1].value == "done"
+    promises.check(batch.id, batch.results)
 
 
 async def test_empty_batches() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
@@ -16,6 +17,7 @@ import anyio.to_thread
 import pytest
 
 from anyio_toolbatch import (
+    CallHandle,
     ResourceBusyError,
     Tool,
     ToolBatch,
@@ -528,6 +530,91 @@ async def test_a_circle_through_two_runners_is_refused_too(limit: str) -> None:
     assert sorted(shape(found), key=str) == [DONE, BUSY]
 
 
+async def test_a_circle_through_runners_that_had_no_lines_yet_is_refused(
+    promises: PromiseObserver,
+) -> None:
+    """§4.9: a thread of the one, a claim of the other; until then neither had to queue."""
+    both = threading.Barrier(2)
+    found: list[ToolResult] = []
+
+    def blocking() -> str:
+        both.wait(LIVENESS)
+        return from_thread.run(turn, other, "write", found)
+
+    async def writing() -> str:
+        await anyio.to_thread.run_sync(both.wait, LIVENESS)
+        return await turn(one, "plain", found)
+
+    async def turn(runner: ToolRunner, name: str, into: list[ToolResult]) -> str:
+        # The limit is there to end the test where nothing else does.
+        into.extend(await runner.run(calls(name), timeout=LIVENESS / 4))
+        return "family"
+
+    one = ToolRunner(
+        [blocking, Tool(lambda: "plain", name="plain")],
+        max_threads=1,
+        close_timeout=0.0,
+        observers=[promises],
+    )
+    tools = [Tool(writing, writes="k"), Tool(lambda: "w", name="write", writes="k")]
+    other = ToolRunner(tools, close_timeout=0.0, observers=[promises])
+    results: list[ToolResult] = []
+    with anyio.fail_after(LIVENESS):
+        async with anyio.create_task_group() as group:
+            group.start_soon(turn, one, "blocking", results)
+            group.start_soon(turn, other, "writing", results)
+    assert shape(results) == [DONE, DONE]
+    assert sorted(shape(found), key=str) == [DONE, BUSY]
+
+
+@pytest.mark.parametrize("carrier", ["own loop", "runs_in"])
+async def test_what_another_loop_runs_is_no_part_of_this_loops_lines(
+    carrier: str, anyio_backend_name: str, promises: PromiseObserver
+) -> None:
+    """§4.9, P7: who is looked at for circles is looked at by its own loop only."""
+    leaf = GatedTool("leaf", reads="z")
+
+    async def outer() -> list[Any]:
+        return [r.unwrap() for r in await runner.run(calls("leaf", "leaf"))]
+
+    async def middle() -> list[Any]:
+        return [r.unwrap() for r in await runner.run(calls(*["write"] * 20))]
+
+    async def other_loop(rounds: int) -> None:
+        for _ in range(rounds):
+            await runner.run(calls("leaf", "leaf"))
+
+    def rounds() -> str:
+        anyio.run(other_loop, 30, backend=anyio_backend_name)
+        return "rounds"
+
+    tools = [
+        carried(carrier, outer, anyio_backend_name, reads="k"),
+        Tool(rounds, reads="k"),
+        Tool(middle),
+        Tool(lambda: "w", name="write", writes="k"),
+        leaf.tool,
+    ]
+    with letting_go(leaf):
+        async with ToolRunner(tools, observers=[promises]) as runner:
+            with anyio.fail_after(LIVENESS):
+                async with runner.open_batch() as batch:
+                    outers = [batch.submit(call) for call in calls("outer", "outer")]
+                    await leaf.wait_started(4)
+                    middles = [batch.submit(call) for call in calls("middle", "middle")]
+                    await anyio.wait_all_tasks_blocked()
+                    assert {w.kind for w in runner.statistics().waiting_calls} == {"claim"}
+                    for handle in outers:
+                        entry = batch._engine.records[handle.index].entry
+                        assert entry is not None and not entry.inner
+                    leaf.open()
+                    for handle in middles:
+                        assert (await handle.wait()).value == ["w"] * 20
+                # And at full speed, with both loops at it all the time.
+                results = await runner.run(calls("rounds", "middle", "rounds", "middle") * 2)
+    assert [r.value for r in results] == ["rounds", ["w"] * 20] * 4
+
+
 # -- ends ----------------------------------------------------------------------
 
 
@@ -772,3 +859,95 @@ async def test_the_reason_reaches_all_depths_in_a_loop_of_its_own(
                     assert inner[1].results[0].reason == batch.reason
                 leaf.open()
                 await leaf.wait_ended(20)
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+async def test_a_batch_that_its_call_has_left_behind_goes_on(
+    limit: int | None, promises: PromiseObserver
+) -> None:
+    """§4.9: the call has completed; what cuts its siblings later is nothing to what it left."""
+    held = Held()
+    inner: list[ToolBatch] = []
+    over = anyio.Event()
+    may_submit = anyio.Event()
+
+    async def left_behind() -> None:
+        async with runner.open_batch() as batch:
+            inner.append(batch)
+            batch.submit(ToolCall("1", "leaf"))
+            batch.submit(ToolCall("2", "leaf"))
+            await may_submit.wait()
+            batch.submit(ToolCall("3", "leaf"))
+        over.set()
+
+    async def starter() -> str:
+        group.start_soon(left_behind)
+        await held.wait_started("1")
+        return "started"
+
+    tools = [
+        Tool(starter, needs_slot=False),
+        held.tool("long", needs_slot=False),
+        held.tool("leaf"),
+    ]
+    async with ToolRunner(tools, max_concurrency=limit, observers=[promises]) as runner:
+        with anyio.fail_after(LIVENESS / 2):
+            async with anyio.create_task_group() as group:
+                async with runner.open_batch() as batch:
+                    long = batch.submit(ToolCall("long", "long"))
+                    assert (await batch.submit(ToolCall("0", "starter")).wait()).value
+                    assert long.result is None
+                    batch.interrupt()
+                assert shape(batch.results) == [CUT, DONE]
+                may_submit.set()
+                for call_id in "123":
+                    await held.wait_started(call_id)
+                    assert not over.is_set()
+                    held.end(call_id)
+                await over.wait()
+    assert shape(inner[0].results) == [DONE] * 3
+    promises.check(inner[0].id, inner[0].results)
+
+
+@pytest.mark.parametrize("carrier", ["loop", "thread"])
+async def test_a_cancel_that_comes_too_late_leaves_no_inner_call_behind(
+    carrier: Any, anyio_backend: Any, promises: PromiseObserver
+) -> None:
+    """P1, §4.9: the call ends by itself before its cancel is handled: its batch goes on."""
+    if carrier == "loop" and "loop_factory" not in anyio_backend[1]:
+        pytest.skip("the first step of another task can't come in between")  # not eager
+    handles: list[CallHandle] = []
+    inner: list[ToolBatch] = []
+
+    async def leaf() -> str:
+        return "leaf"
+
+    async def left_behind() -> None:
+        async with runner.open_batch() as batch:
+            inner.append(batch)
+            opened.set()
+            await go_on.wait()
+
+    async def outer() -> str:
+        group.start_soon(left_behind)
+        await opened.wait()
+        assert handles[0].cancel() is True
+        inner[0].submit(ToolCall("1", "leaf"))
+        if carrier == "thread":
+            # The loop is held: the cancel is handled when this call is over.
+            deadline = time.monotonic() + LIVENESS
+            while inner[0]._engine.state.lane.attached:  # until the worker has looked
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+        return "outer"
+
+    opened, go_on = anyio.Event(), anyio.Event()
+    tools = [outer, Tool(leaf, runs_in=carrier)]
+    async with ToolRunner(tools, observers=[promises]) as runner:
+        with anyio.fail_after(LIVENESS / 4):
+            async with anyio.create_task_group() as group:
+                async with runner.open_batch() as batch:
+                    handles.append(batch.submit(ToolCall("0", "outer")))
+                assert shape(batch.results) == [DONE]
+                go_on.set()
+        assert shape(inner[0].results) == [DONE]

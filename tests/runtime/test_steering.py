@@ -22,6 +22,8 @@ from anyio_toolbatch import (
     ToolRunner,
     current_call,
 )
+from anyio_toolbatch._core.record import CallRecord
+from anyio_toolbatch._runtime.thread_carrier import _ThreadCarrier
 from anyio_toolbatch.testing import GatedTool, PromiseObserver, ScriptedTool, fail, give
 
 LIVENESS = 20.0  # seconds where milliseconds are meant
@@ -367,3 +369,65 @@ async def test_looking_from_another_thread_is_safe(promises: PromiseObserver) ->
             over.set()
             looker.join()
     assert errors == []
+
+
+# -- lines in mid-flight -------------------------------------------------------
+
+
+async def test_lines_that_come_up_in_mid_flight_take_over_what_runs(
+    monkeypatch: pytest.MonkeyPatch, promises: PromiseObserver
+) -> None:
+    """P1, §4.7: threads had gone on while the loop was busy: nothing runs twice, or too many."""
+    gate = GatedTool("slow")
+    quick: list[int] = []
+    taken: list[CallRecord] = []
+    carry = _ThreadCarrier.run
+
+    def carry_and_count(self: Any, record: CallRecord) -> bool:
+        taken.append(record)
+        return carry(self, record)
+
+    monkeypatch.setattr(_ThreadCarrier, "run", carry_and_count)
+    tools = [
+        Tool(lambda n: quick.append(n), name="quick"),
+        gate.tool,
+        Tool(lambda: "claim", name="claim", writes="k", needs_slot=False),
+    ]
+    try:
+        with anyio.fail_after(LIVENESS):
+            async with ToolRunner(tools, max_threads=2, observers=[promises]) as runner:
+                async with runner.open_batch() as batch:
+                    clock = batch._engine.hub.clock
+                    before = clock()
+                    for n in range(20):
+                        batch.submit(ToolCall("q", "quick", {"n": n}))
+                    slow = [batch.submit(ToolCall("s", "slow")) for _ in range(6)]
+                    hold_until(lambda: gate.started == 2)
+                    started = clock()
+                    claim = batch.submit(ToolCall("c", "claim"))  # from now on there are lines
+                    await anyio.wait_all_tasks_blocked()
+                    for _ in range(20):
+                        await anyio.sleep(0.001)  # whatever else might be started
+                    numbers = runner.statistics()
+                    assert (numbers.running_threads, gate.started) == (2, 2)
+                    assert "is running" in slow[0].explain()
+                    assert claim.result is None
+                    assert "max_threads=2" in claim.explain()
+                    ended = clock()
+                    for n in range(3, 7):
+                        gate.let_through()
+                        await gate.wait_started(n)
+                        assert runner.statistics().running_threads == 2
+                    gate.open()
+    finally:
+        gate.open()
+    assert shape(batch.results) == [DONE] * 27
+    assert sorted(quick) == list(range(20))
+    assert len(taken) == len(set(taken)) == 27
+    assert gate.started == 6
+    for handle in slow[:2]:
+        result = handle.result
+        assert result is not None
+        assert result.run_time >= ended - started
+        assert result.wait_time <= started - before
+    promises.check(batch.id, batch.results)
