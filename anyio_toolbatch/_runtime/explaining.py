@@ -6,6 +6,7 @@ import os
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from .._core.claims import Mode
 from .._core.record import CallRecord
 from .._core.scheduler import BatchLine, Wait
 from .._model.statistics import WaitingCall
@@ -51,8 +52,12 @@ def _in_words(wait: Wait, batch: BatchEngine) -> str:
         case "claim" if isinstance(wait.what, BatchLine):
             return f"waits for {calls}: one of the two is exclusive"
         case "claim":
-            has_it = "has" if _has_started(wait.calls) else "is first in line for"
-            return f"waits for {_resource(wait.what)}, which {calls} {has_it}"
+            resource = _resource(wait.what)
+            if not _has_started(wait.calls):
+                return f"waits for {resource}, which {calls} is first in line for"
+            if _is_below(wait):
+                return f"waits for {resource}, in which {calls} has something"
+            return f"waits for {resource}, which {calls} has"
         case "place":
             limit = len(wait.calls)
             return f"waits for a place: {wait.what}={limit}, all taken by {calls}"
@@ -81,6 +86,12 @@ def _wait_of(record: CallRecord) -> Wait:
 
 def _thread_limit(record: CallRecord) -> int:
     return int(record.batch.state.limits.threads.limit)
+
+
+def _is_below(wait: Wait) -> bool:
+    """Tell whether a claim is not on the resource itself, but on what lies in it."""
+    entry = wait.calls[0].entry
+    return entry.modes.get(wait.what) in {Mode.INTENT_READ, Mode.INTENT_WRITE}
 
 
 def _has_started(calls: list[Any]) -> bool:
