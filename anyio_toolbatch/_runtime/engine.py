@@ -21,13 +21,12 @@ import contextvars
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from .._core.ledger import COMPLETED, COMPLETED_WITH_ERROR, FAILED, Ending, Ledger
 from .._core.publication import Kind, Reader
 from .._core.record import UNSET, CallRecord, Tickets
-from .._core.scheduler import Entry
 from .._errors import (
     BatchNotSettledError,
     BatchSealedError,
@@ -48,6 +47,7 @@ from .cancellation import Outcome
 from .cutting import Cutter
 from .hub import Hub
 from .loop_carrier import run_on_loop
+from .nesting import is_cut_off, join, leave_inner_batches
 from .publisher import Publisher
 from .state import LoopState
 from .telling import Teller
@@ -122,7 +122,7 @@ class BatchEngine:
         if timeout is not None:
             self._clock = BatchClock(self.hub.backend, timeout, self._on_batch_timeout)
         if outer is not None:
-            self._join(outer)
+            join(self, outer)
 
     # -- calls come in -------------------------------------------------------
 
@@ -370,11 +370,7 @@ class BatchEngine:
     def take_end(self, record: CallRecord) -> None:
         """Settle a call by what its record says of its end."""
         if record.inner:
-            for inner in list(record.inner):
-                if inner.hub is self.hub:
-                    inner.left_behind()
-                else:
-                    inner.hub.post(BatchEngine.left_behind, inner)
+            leave_inner_batches(record)
         error = record.error
         if error is None:
             value = record.value
@@ -743,11 +739,13 @@ class BatchEngine:
         ):
             self.halted = self.stopping = True
 
-    # -- inside a call -----------------------------------------------------------
+    # -- what may start ------------------------------------------------------
 
     def must_not_start(self, record: CallRecord) -> bool:
         """Tell whether a cut is done or on its way; any thread."""
-        return self.halted or record.halted or (self.outer is not None and self._is_cut_off())
+        return (
+            self.halted or record.halted or (self.outer is not None and is_cut_off(self.outer))
+        )
 
     def refuses(self, record: CallRecord) -> bool:
         """
@@ -756,8 +754,8 @@ class BatchEngine:
         Then the cut settles it, with one exception: if only the call around
         the batch was to be cut, and has ended by itself before that, no cut
         comes. Story: who refuses notes it and then looks once more; the call's
-        end is visible before `left_behind` looks for what was noted. So either
-        the second look sees that end, or `left_behind` sees the note.
+        end is visible before `start_refused` looks for what was noted. So either
+        the second look sees that end, or `start_refused` sees the note.
         """
         if not self.must_not_start(record):
             return False
@@ -767,73 +765,12 @@ class BatchEngine:
         record.refused = False
         return False
 
-    def left_behind(self) -> None:
-        """The call around this batch has ended by itself; the batch goes on."""
+    def start_refused(self) -> None:
+        """The call around this batch has ended by itself, and the batch goes on."""
         refused = [record for record in self.unsettled() if record.refused]
         for record in refused:
             record.refused = False
         self.start([record for record in refused if record.is_waiting])
-
-    def _is_cut_off(self) -> bool:
-        """Tell whether one of the calls that this batch was opened inside of is to stop."""
-        outer = self.outer
-        while outer is not None:
-            if outer.ended and not outer.was_cut:
-                return False  # it has left the batch behind
-            if outer.stopping:
-                return True
-            if outer.tool.on_interrupt == "keep":
-                return False  # what stops its own batch is nothing to it
-            if outer.batch.stopping:
-                return True
-            outer = outer.batch.outer
-        return False
-
-    def _join(self, outer: CallRecord) -> None:
-        """
-        Be cut with the call that the batch was opened inside of.
-
-        Story: the batch enters itself in the call's list, then looks whether
-        the call was cut; who cuts it marks it first, then goes through the
-        list. In every order one of the two sees the other. Until then nothing
-        starts here: every start looks at the calls outside.
-        """
-        if outer.inner is None:
-            outer.inner = []
-        outer.inner.append(self)
-        if outer.was_cut:
-            self.stop_with(outer, None)
-
-    def stop_with(self, outer: CallRecord, grace: float | None) -> None:
-        """The call around this batch was cut; on that call's loop."""
-        status, reason = outer.cut_status, outer.cut_reason
-        if self.closed or status is None or reason is None:
-            return
-        self.halted = self.stopping = True
-        if outer.batch.hub is self.hub:
-            self.cutter.cut_batch(status, reason, grace=grace)
-        else:
-            self.hub.post_urgent(
-                lambda cutter: cutter.cut_batch(status, reason, grace=grace), self.cutter
-            )
-
-    def ancestors(self) -> Iterator[CallRecord]:
-        """Give the calls that this batch was opened inside of, the innermost first."""
-        outer = self.outer
-        while outer is not None:
-            yield outer
-            outer = outer.batch.outer
-
-    def ancestor_entries(self) -> tuple[Entry, ...]:
-        """Return what schedulers know of those calls."""
-        if self.outer is None:
-            return ()
-        # Of this loop: what another one does can't be known here.
-        return tuple(
-            record.entry
-            for record in self.ancestors()
-            if record.entry is not None and record.batch.hub is self.hub
-        )
 
     def look_at_clock(self) -> None:
         """Let the batch's time stand still while nothing but people is waited for."""

@@ -41,6 +41,7 @@ from .context import current
 from .engine import BatchEngine
 from .explaining import waiting_call
 from .hub import Hub, current_hub
+from .nesting import ancestors_of
 from .state import DetachedAccount, LoopState
 
 __all__ = ("BatchOptions", "ToolRunner", "open_batch", "run_batch")
@@ -548,8 +549,6 @@ def _schedule_family(state: LoopState, outer: CallRecord) -> None:
     have never been in a scheduler could close a circle that nobody sees.
     """
     state.schedule()
-    record: CallRecord | None = outer
-    while record is not None:
+    for record in (outer, *ancestors_of(outer.batch)):
         if record.batch.hub is state.hub:
             record.batch.state.schedule()
-        record = record.batch.outer

@@ -23,6 +23,7 @@ from .._core.record import CallRecord
 from .._core.scheduler import Needs, Refusal, Scheduler
 from .backend import Timer
 from .hub import Hub
+from .nesting import entries_of_ancestors
 from .paths import PathNames, has_paths, plain_nodes
 from .threads import Abandonable, Lane
 
@@ -193,7 +194,7 @@ class Scheduling:
             needs,
             self._hub.clock(),
             ask=ask,
-            ancestors=batch.ancestor_entries(),
+            ancestors=entries_of_ancestors(batch),
         )
 
     def _resolver_lane(self) -> Lane:

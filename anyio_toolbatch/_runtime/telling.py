@@ -12,6 +12,7 @@ from .._core.record import CallRecord
 from .cancellation import Draining, Stopper
 from .context import run_hooks, set_flag
 from .hub import Hub
+from .nesting import stop_inner_batches
 from .thread_carrier import HOOK_CARRIER, OwnLoop
 from .threads import Lane
 
@@ -42,9 +43,7 @@ class Teller:
             record: The call.
             grace: Seconds that it has to answer, and so do the batches inside it.
         """
-        record.was_cut = True
-        for inner in list(record.inner or ()):
-            inner.stop_with(record, grace)
+        stop_inner_batches(record, grace)
         if record.ended:
             return
         record.told = True
