@@ -62,7 +62,7 @@ def _is_key(value: object) -> bool:
 
 def _tuple_of_keys(name: str, value: object) -> tuple[Key, ...]:
     if isinstance(value, str | os.PathLike):
-        return (_plain(cast("Key", value)),)
+        return (_plain(cast("Any", value)),)
     if isinstance(value, bytes) or not isinstance(value, Iterable):
         msg = f"{name} must give keys (str or os.PathLike), not {type(value).__name__}"
         raise TypeError(msg)
