@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from anyio_toolbatch._core.claims import ClaimTable, Mode, conflict, expand
+from anyio_toolbatch._core.claims import ClaimTable, Mode, Watched, conflict, expand
 from anyio_toolbatch._core.scheduler import BatchLine, Entry, Limits, Needs, Scheduler
 from anyio_toolbatch._core.states import CallState, Fact
 
@@ -261,6 +261,55 @@ def test_call_that_is_over_keeps_nobody_from_being_woken() -> None:
     table.leave(gone.entry)
     table.release(holder.entry)
     assert freed(table) == [late]
+
+
+UNTIDIED = 16
+"""Calls that have left a watch list and are not worth a pass over it."""
+
+some_watching = st.lists(
+    st.tuples(st.sampled_from(["add", "add", "leave", "pop"]), st.integers(0, 999)),
+    max_size=150,
+)
+
+
+@example([("leave", 0)] * 20, 20)
+@given(some_watching, st.integers(0, 60))
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_watch_list_gives_the_first_and_forgets_who_left(
+    steps: list[tuple[str, int]], before: int
+) -> None:
+    """P10: in the order of their numbers; at most half of a long list has left."""
+    watched = Watched()
+    line = make_line()
+    present: list[Entry] = []
+    steps = [("add", number) for number in reversed(range(before))] + steps
+    steps += [("leave", 7 * number) for number in range(before // 2)]
+    for count, (step, number) in enumerate(steps):
+        if step == "add":
+            entry = Claimant(line, [], []).entry
+            entry.number = number * 1000 + count
+            watched.add(entry)
+            present.append(entry)
+        elif present and step == "leave":
+            heap, left = watched.heap, watched.left + 1
+            entry = present.pop(number % len(present))
+            watched.leave(entry)
+            assert entry.watched is None
+            is_tidied = left > UNTIDIED and left * 2 > len(heap)
+            assert (watched.heap is not heap) is is_tidied
+            assert watched.left == (0 if is_tidied else left)
+        elif present:
+            entry = min(present, key=lambda entry: entry.number)
+            assert watched.first() is entry
+            watched.pop()
+            assert entry.watched is None
+            present.remove(entry)
+        assert watched.left == len(watched.heap) - len(present)
+    for entry in sorted(present, key=lambda entry: entry.number):
+        assert watched.first() is entry
+        watched.pop()
+    assert watched.first() is None
+    assert not watched.heap and watched.left == 0
 
 
 # -- inner calls ---------------------------------------------------------------
