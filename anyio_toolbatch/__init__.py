@@ -14,6 +14,7 @@ from ._errors import (
     BatchSealedError,
     CallDetached,
     InvalidArgumentsError,
+    ProcessDiedError,
     ResourceBusyError,
     RunnerClosedError,
     ToolBatchError,
@@ -37,6 +38,7 @@ from ._model.results import LateResult, Reason, Status, ToolResult
 from ._model.statistics import DetachedCall, RunnerStatistics, WaitingCall
 from ._model.tools import Tool, ToolOutput, tool
 from ._runtime.batch import CallHandle, ToolBatch
+from ._runtime.commands import CommandResult, run_command
 from ._runtime.context import (
     CallContext,
     CancelFlag,
@@ -64,11 +66,13 @@ __all__ = (
     "CallStarted",
     "CancelFlag",
     "CancelHook",
+    "CommandResult",
     "DetachedCall",
     "Event",
     "InvalidArgumentsError",
     "LateResult",
     "LateResultDropped",
+    "ProcessDiedError",
     "Reason",
     "ResourceBusyError",
     "RunnerClosedError",
@@ -92,5 +96,6 @@ __all__ = (
     "open_batch",
     "report_progress",
     "run_batch",
+    "run_command",
     "tool",
 )

@@ -13,6 +13,7 @@ __all__ = (
     "BatchSealedError",
     "CallDetached",
     "InvalidArgumentsError",
+    "ProcessDiedError",
     "ResourceBusyError",
     "RunnerClosedError",
     "TooManyDetachedError",
@@ -56,6 +57,10 @@ class TooManyDetachedError(ToolBatchError):
 
 class ResourceBusyError(ToolBatchError):
     """The `error` of a call whose claims are held by work that it can not wait for."""
+
+
+class ProcessDiedError(ToolBatchError):
+    """The `error` of a call whose worker process ended before it gave an answer."""
 
 
 class CallDetached(BaseException):

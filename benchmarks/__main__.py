@@ -11,6 +11,7 @@ from . import (
     async_calls,
     blocking_calls,
     claims,
+    commands,
     deaf_tool,
     interrupts,
     peers,
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "claims": claims.measure,
     "exit": process_exit.measure,
     "deaf": deaf_tool.measure,
+    "commands": commands.measure,
 }
 WITHOUT_LOOP: dict[str, Callable[[bool, Report], None]] = {
     "results": results.measure,

@@ -45,16 +45,16 @@ PROMISED = """
     ToolCall Tool tool ToolOutput ToolResult Status Reason LateResult
     ToolBatchError ToolCallError
     current_call CallContext report_progress keep_partial on_cancel
-    from_thread CallDetached
+    from_thread CallDetached run_command
     BatchStarted CallStarted CallProgress CallOutput CallSettled
     BatchInterrupted BatchSettled LateResultDropped
 """.split()
 """What the design names and this version has."""
 
 BESIDE = """
-    BatchOptions CancelFlag CancelHook Event
-    InvalidArgumentsError ResourceBusyError TooManyDetachedError UnknownToolError
-    WaitingCall
+    BatchOptions CancelFlag CancelHook CommandResult Event
+    InvalidArgumentsError ProcessDiedError ResourceBusyError TooManyDetachedError
+    UnknownToolError WaitingCall
 """.split()
 """What a typed program needs besides, to annotate and to catch."""
 

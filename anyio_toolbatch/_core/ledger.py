@@ -33,6 +33,7 @@ class Ending:
         "reason",
         "started",
         "status",
+        "stopped",
     )
 
     def __init__(
@@ -46,6 +47,7 @@ class Ending:
         error: BaseException | None = None,
         partial: Any = None,
         kept: bool = False,
+        stopped: bool = False,
         at: float | None = None,
     ) -> None:
         self.status = status
@@ -56,6 +58,8 @@ class Ending:
         self.error = error
         self.partial = partial
         self.kept = kept
+        self.stopped = stopped
+        """It was let go of, and its work is ended for certain."""
         self.at = at
         """When it was decided, where that is not the record's own end."""
 
@@ -159,10 +163,10 @@ def result_of(record: CallRecord, ending: Ending) -> ToolResult:
         error,
         ending.reason,
         ending.started,
-        ending.detached,
+        ending.detached and not ending.stopped,
         ending.is_error,
         partial,
         wait_time if wait_time > 0.0 else 0.0,
         run_time if run_time > 0.0 else 0.0,
-        ending.kept,
+        "kept" if ending.kept else "stopped" if ending.stopped else "",
     )

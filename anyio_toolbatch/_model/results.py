@@ -69,7 +69,7 @@ class _ResultFields:
     """The storage alone: assignable, so that filling it takes the quick path."""
 
     __slots__ = (
-        "_kept",
+        "_fate",
         "call",
         "detached",
         "error",
@@ -127,7 +127,8 @@ class ToolResult(Frozen, _ResultFields):
     """Seconds from submission to start, or to the end if it never started."""
     run_time: float
     """Seconds from start to end; 0 if it never started."""
-    _kept: bool
+    _fate: Literal["", "kept", "stopped"]
+    """What has become of the work of a call that was cut."""
 
     def __init__(
         self,
@@ -167,7 +168,7 @@ class ToolResult(Frozen, _ResultFields):
         fill(self, "partial", partial)
         fill(self, "wait_time", wait_time)
         fill(self, "run_time", run_time)
-        fill(self, "_kept", False)
+        fill(self, "_fate", "")
 
     @property
     def effects(self) -> Literal["none", "done", "unknown"]:
@@ -201,12 +202,13 @@ class ToolResult(Frozen, _ResultFields):
         if not self.started:
             when = "" if reason.kind in _ONLY_BEFORE_START else " before it began"
             return f"Tool call not started: {done}{said}{when}. {_NO_EFFECTS}"
-        if self._kept:
+        if self._fate == "kept":
             return (
                 f"The turn was {done}{said}; the tool call goes on in the background. "
                 "It may have side effects; its outcome is not known yet."
             )
-        return f"Tool call {done}{said} before it finished. {_UNKNOWN_OUTCOME}"
+        stopped = " and was stopped" if self._fate == "stopped" else ""
+        return f"Tool call {done}{said} before it finished{stopped}. {_UNKNOWN_OUTCOME}"
 
     def _refusal(self) -> str:
         if self.reason is not None and self.reason.message:
@@ -259,7 +261,7 @@ class _ResultDraft(_ResultFields):
         partial: Any,
         wait_time: float,
         run_time: float,
-        kept: bool = False,
+        fate: Literal["", "kept", "stopped"] = "",
     ) -> None:
         self.call = call
         self.index = index
@@ -273,7 +275,7 @@ class _ResultDraft(_ResultFields):
         self.partial = partial
         self.wait_time = wait_time
         self.run_time = run_time
-        self._kept = kept
+        self._fate = fate
         self.__class__ = ToolResult  # type: ignore[assignment]  # frozen from here on
 
 

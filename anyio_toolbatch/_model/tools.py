@@ -63,7 +63,9 @@ class Tool(Frozen):
             worker thread. ``"loop"``: on the loop, also when it blocks there.
             ``"thread"``: in a worker thread; an async function gets an event
             loop of its own there, so that even one that is deaf to
-            cancellation can be let go.
+            cancellation can be let go. ``"process"``: a plain function that
+            can be pickled, in a process of its own, which is killed when the
+            call is cut; context variables do not cross.
         timeout: Seconds that one call may run; measured from its start.
         validate: Called on the loop with the `ToolCall` before anything
             starts; must be quick. What it returns, if not None, replaces the
@@ -126,7 +128,7 @@ class Tool(Frozen):
     """What calling `func` gives; found once, when the tool is made."""
     is_scheduled: bool
     """Its calls may have to wait for others, whatever the runner's limits."""
-    carrier: Literal["loop", "thread"]
+    carrier: Literal["loop", "thread", "process"]
     """Where its calls run, `runs_in` resolved."""
     _binder: _Binder
 
@@ -369,7 +371,7 @@ def kind_of(func: Callable[..., Any]) -> Kind:
     return "sync"
 
 
-def _carrier_for(runs_in: object, kind: Kind) -> Literal["loop", "thread"]:
+def _carrier_for(runs_in: object, kind: Kind) -> Literal["loop", "thread", "process"]:
     is_async = kind in {"async", "async_generator"}
     if runs_in == "auto":
         return "loop" if is_async else "thread"
@@ -381,6 +383,8 @@ def _carrier_for(runs_in: object, kind: Kind) -> Literal["loop", "thread"]:
         if is_async:
             msg = f"an async function cannot run in {runs_in!r}"
             raise TypeError(msg)
+        if runs_in == "process":
+            return "process"
         msg = f"runs_in={runs_in!r} is not available in this version"
         raise NotImplementedError(msg)
     msg = (

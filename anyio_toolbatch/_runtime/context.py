@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from .._core.record import CallRecord
 from .._model.calls import ToolCall
+from . import process_worker
 from .backend import after_fork, on_loop
 
 __all__ = (
@@ -131,6 +132,8 @@ def current_record() -> CallRecord:
         return current.get()
     except LookupError:
         msg = "this can only be used inside a tool that a batch is running"
+        if process_worker.in_worker():
+            msg = "this can't be used in a worker process; progress and partial output can"
         raise RuntimeError(msg) from None
 
 
@@ -174,6 +177,10 @@ def report_progress(
         if isinstance(value, bool) or not isinstance(value, int | float):
             msg = f"{name} must be a number, not {type(value).__name__}"
             raise TypeError(msg)
+    speaker = process_worker.speaker.get(None)
+    if speaker is not None and current.get(None) is None:
+        speaker.send(process_worker.PROGRESS, (progress, total, message))
+        return
     record = current_record()
     record.batch.publisher.report_progress(record, (progress, total, message))
 
@@ -191,6 +198,10 @@ def keep_partial(value: Any) -> None:
     Threads:
         Any thread that has the tool's context.
     """
+    speaker = process_worker.speaker.get(None)
+    if speaker is not None and current.get(None) is None:
+        speaker.send(process_worker.PARTIAL, value)
+        return
     record = current_record()
     if not record.ended:
         record.kept_partial = value

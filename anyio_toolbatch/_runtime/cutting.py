@@ -160,6 +160,7 @@ class Cutter:
         engine = self._engine
         not_started = Ending(status, reason, started=False, at=engine.hub.clock())
         running = []
+        preparing = []
         over = []
         tickets = engine.tickets
         for record in records:
@@ -172,6 +173,8 @@ class Cutter:
                     record.halted = True
                     engine.settle(record, not_started)
                     over.append(record)
+                    if record.stopper is not None:
+                        preparing.append(record)
                     continue
             if not starts_count:
                 continue
@@ -190,6 +193,8 @@ class Cutter:
                 over.append(record)
         if over and engine.state.scheduling is not None:
             engine.hub.run_in_slices(self._withdraw(over))
+        if preparing:
+            engine.hub.run_in_slices(self._stop(preparing))
         if grace is None:
             grace = self.grace
         if running and grace > 0.0:
@@ -208,6 +213,12 @@ class Cutter:
             yield
         state.grant()
         self._engine.look_at_clock()
+
+    def _stop(self, records: list[CallRecord]) -> Iterator[None]:
+        """End what was being prepared for calls that will not start."""
+        for record in records:
+            self._engine.teller.stop(record)
+            yield
 
     # -- the grace ---------------------------------------------------------
 
@@ -280,6 +291,7 @@ class Cutter:
                 and record.items is None
                 and record.cut_reason is reason
                 and record.tool.on_interrupt == "cancel"
+                and record.tool.carrier != "process"
             ):
                 alike.append(record)
         state.account.enter(gone, time.monotonic())
@@ -323,6 +335,7 @@ class Cutter:
             detached=detached,
             partial=record.partial_output(),
             kept=detached and _is_kept(record),
+            stopped=detached and record.tool.carrier == "process" and not _is_kept(record),
             at=at,
         )
 
@@ -334,6 +347,8 @@ class Cutter:
             if not record.told and not _is_kept(record):
                 engine.teller.tell(record, grace)
             if engine.is_settled(record):  # it was let go
+                if not _is_kept(record):
+                    engine.teller.stop(record)
                 state.let_go(record)
             yield
         state.grant()

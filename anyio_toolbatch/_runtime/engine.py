@@ -208,7 +208,7 @@ class BatchEngine:
             raise
         except BaseException as exc:  # noqa: BLE001 - whatever a user's check may raise
             return self._refuse(record, exc)
-        if record.tool.carrier == "thread":
+        if record.tool.carrier != "loop":
             if self.state.is_full:
                 self.land_refused(record)
                 return False
@@ -433,6 +433,11 @@ class BatchEngine:
         """A blocking call may not start: too many that were let go still run."""
         error = self.state.account.refusal(self.state.max_detached)
         self._not_run(record, error, Reason("too_many_detached", str(error)))
+
+    def land_unstartable(self, record: CallRecord) -> None:
+        """A worker has found that a call can't be started."""
+        assert record.error is not None
+        self._not_run(record, record.error, None)
 
     def land_thread_failed(self, failure: tuple[CallRecord, BaseException]) -> None:
         """No thread could be started for a call."""
@@ -705,6 +710,7 @@ class BatchEngine:
         elif not record.ended and not record.told and record.started_at:
             # A cut of the batch has kept it meanwhile, and it is to stop all the same.
             self.teller.tell(record, 0.0)
+            self.teller.stop(record)
 
     def _on_call_timeout(self, record: CallRecord) -> None:
         record.timer = None

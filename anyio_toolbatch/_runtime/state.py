@@ -44,15 +44,15 @@ class DetachedAccount:
 
     def __init__(self) -> None:
         self._threads: dict[CallRecord, float] = {}
-        self._tasks: dict[CallRecord, float] = {}
+        self._others: dict[CallRecord, float] = {}
         self.threads = self._threads.keys()
         """The calls that occupy threads."""
 
     def enter(self, records: list[CallRecord], since: float) -> None:
-        threads = [record for record in records if not record.hosted]
+        threads = [record for record in records if not _ends_soon(record)]
         self._threads.update(dict.fromkeys(threads, since))
         if len(threads) < len(records):
-            self._tasks.update({r: since for r in records if r.hosted})
+            self._others.update({r: since for r in records if _ends_soon(r)})
         for record in records:
             if record.reported:
                 self.strike(record)
@@ -65,17 +65,17 @@ class DetachedAccount:
 
     def strike(self, record: CallRecord) -> None:
         """Take out a call that has ended; `record.reported` must be set. Any thread."""
-        if self._threads or self._tasks:
+        if self._threads or self._others:
             self._threads.pop(record, None)
-            self._tasks.pop(record, None)
+            self._others.pop(record, None)
 
     def __len__(self) -> int:
-        return len(self._threads) + len(self._tasks)
+        return len(self._threads) + len(self._others)
 
     def calls(self) -> list[DetachedCall]:
         # Whole copies first: making the pairs may set off the collector, which up to
         # CPython 3.11 runs at once, in the middle; code that it calls lets workers in.
-        entries = [*dict(self._threads).items(), *dict(self._tasks).items()]
+        entries = [*dict(self._threads).items(), *dict(self._others).items()]
         entries.sort(key=lambda entry: entry[1])
         return [DetachedCall(r.call, r.batch.id, since) for r, since in entries]
 
@@ -92,6 +92,11 @@ class DetachedAccount:
             f"(max_detached={limit}): {held}"
         )
         return TooManyDetachedError(msg)
+
+
+def _ends_soon(record: CallRecord) -> bool:
+    """Tell whether a call occupies no thread, or one whose process is being killed."""
+    return record.hosted or (record.was_cut and record.tool.carrier == "process")
 
 
 class LoopState:

@@ -13,6 +13,7 @@ from .cancellation import Draining, Stopper
 from .context import run_hooks, set_flag
 from .hub import Hub
 from .nesting import stop_inner_batches
+from .processes import ProcessCall
 from .thread_carrier import HOOK_CARRIER, OwnLoop
 from .threads import Lane
 
@@ -63,6 +64,11 @@ class Teller:
                 run_hooks(record)
             else:
                 self._hook_lane().put(record.batch, [record])
+
+    def stop(self, record: CallRecord) -> None:
+        """End what was started for a call that was let go, where that can be done."""
+        if isinstance(record.stopper, ProcessCall):
+            record.stopper.kill()
 
     def drain(self, stopper: Stopper) -> None:
         """Tell an async call to stop, and again after a pause, until it has."""

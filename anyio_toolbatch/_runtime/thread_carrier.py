@@ -18,6 +18,8 @@ from .._errors import CallDetached
 from .cancellation import Draining, Outcome, Stopper, run_stoppable
 from .context import current, run_hooks
 from .hub import current_hub
+from .process_worker import ITEM, PARTIAL
+from .processes import ProcessCall
 from .tool_body import body_of, close_awaitable
 
 if TYPE_CHECKING:
@@ -39,12 +41,15 @@ class _ThreadCarrier:
         if len(state.account.threads) >= state.max_detached:
             record.landing = batch.land_refused
             return True
+        if record.tool.carrier == "process" and not self._prepare_process(batch, record):
+            return True
         # Before the ticket is taken: who finds it gone may read this.
         clock = batch.hub.clock
         record.started_at = clock()
         try:
             batch.tickets.starts.remove(record)
         except KeyError:
+            _give_back(record)
             return True
         # Once more: it may have been interrupted since the first look.
         if batch.must_not_start(record):
@@ -77,6 +82,22 @@ class _ThreadCarrier:
         record.landing = batch.land
         return True
 
+    def _prepare_process(self, batch: BatchEngine, record: CallRecord) -> bool:
+        """Have a process ready for the call; False if there is none, or no need any more."""
+        record.stopper = call = ProcessCall()
+        # Either the cut sees whom to kill, or this look sees the cut.
+        if batch.refuses(record):
+            return False
+        try:
+            call.prepare(record.tool, record.arguments)
+        except CallDetached:
+            return False  # killed by the cut, which has settled the call
+        except BaseException as exc:  # noqa: BLE001 - that call's failure, whatever it is
+            record.error = exc
+            record.landing = batch.land_unstartable
+            return False
+        return True
+
     def _hold_back(self, batch: BatchEngine, record: CallRecord) -> bool:
         """
         A cut has overtaken the worker: the tool must not begin any more.
@@ -85,6 +106,7 @@ class _ThreadCarrier:
         both tickets gone and `held_back`, and knows that the tool never ran.
         If the cut has it, it has let go of a running call, and of this thread.
         """
+        _give_back(record)
         record.held_back = record.ended = True
         try:
             batch.tickets.ends.remove(record)
@@ -135,6 +157,12 @@ class _ThreadCarrier:
 THREAD_CARRIER = _ThreadCarrier()
 
 
+def _give_back(record: CallRecord) -> None:
+    """Free what was prepared for a call that will not begin."""
+    if isinstance(record.stopper, ProcessCall):
+        record.stopper.give_back()
+
+
 class _HookCarrier:
     """Runs the `on_cancel` callbacks of blocking calls: they may block, too."""
 
@@ -156,6 +184,8 @@ def _call(record: CallRecord) -> Any:
     """Call the tool; in the call's own context."""
     current.set(record)
     tool = record.tool
+    if tool.carrier == "process":
+        return _run_in_process(record)
     match tool.kind:
         case "sync":
             return tool.func(**record.arguments)
@@ -182,6 +212,29 @@ def _stream(record: CallRecord) -> Any:
     finally:
         generator.close()
     return items[-1] if items else None
+
+
+def _run_in_process(record: CallRecord) -> Any:
+    """Run a call in a worker process, and hand on what it tells on the way."""
+    batch: BatchEngine = record.batch
+    streams = record.tool.kind == "sync_generator"
+    if streams:
+        record.items = []
+
+    def tell(kind: bytes, value: Any) -> None:
+        if kind == ITEM:
+            assert record.items is not None
+            record.items.append(value)
+            if not record.items_posted:
+                record.items_posted = True
+                batch.hub.post(batch.land_items, record)
+        elif kind == PARTIAL:
+            record.kept_partial = value
+        else:
+            batch.publisher.report_progress(record, value)
+
+    call: ProcessCall = record.stopper
+    return call.run(tell, streams=streams)
 
 
 class OwnLoop:

@@ -5,7 +5,7 @@ C6, and C4, C5 and C7 for tools on the loop, run in virtual time: tests/virtual.
 
 Out of this version's scope:
 
-* C4, process and executor: those carriers are not there yet.
+* C4, executor: that carrier is not there yet.
 * C5, deadline of the caller: a caller that is cancelled is never kept waiting
   for a grace (DESIGN 3.1); interrupt and both timeouts share it.
 * C8, an inner batch on the same runner: nesting; an inner `run_batch` is tested.
@@ -14,6 +14,7 @@ Out of this version's scope:
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
 import time
@@ -238,6 +239,18 @@ async def test_c4_limit_of_the_tool_is_honoured_on_each_path(
             release.set()
             assert await runner.wait_detached(LIVENESS)
         promises.check(batch.id, batch.results)
+
+
+async def test_c4_limit_of_a_tool_in_a_process(promises: PromiseObserver) -> None:
+    """C4: the same in a worker process, which is ended by it."""
+    nap = functools.partial(time.sleep, 1000.0)
+    tool = Tool(nap, name="slow", runs_in="process", timeout=LIMIT)
+    with anyio.fail_after(LIVENESS):
+        async with ToolRunner([tool], observers=[promises]) as runner:
+            (result,) = await runner.run(calls("slow"))
+            assert shape([result]) == [("timed_out", "call_timeout", True, False)]
+            assert "was stopped" in result.text
+            assert await runner.wait_detached(LIVENESS)
 
 
 def _cut_by_call_timeout(batch: ToolBatch) -> None: ...  # the tool has its own limit

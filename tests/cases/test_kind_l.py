@@ -3,17 +3,19 @@
 # Not in this version's scope:
 # L4, executor half: executors as carriers raise NotImplementedError.
 # L7, sync entry point: there is no blocking runner yet.
-# L8, process half: `runs_in="process"` raises NotImplementedError.
 # L10, a C call that keeps the GIL: no library can stop it (a documented limit).
 # L11, reporting a stalled loop: not part of the design; `runs_in="thread"` is the answer.
 
 from __future__ import annotations
 
+import importlib
 import sqlite3
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -45,6 +47,10 @@ from anyio_toolbatch.testing import GatedTool, PromiseObserver
 LIVENESS = 20.0  # seconds where milliseconds are meant
 
 session: ContextVar[str] = ContextVar("session")
+
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "importable"))
+process_tools: Any = importlib.import_module("process_tools")
 
 
 def calls(*names: str) -> list[ToolCall]:
@@ -337,6 +343,16 @@ async def test_l8_the_same_for_async_tools(runs_in: Any) -> None:
             batch.submit(ToolCall(n, "read", {"name": n}))
         session.set("later")
     assert [r.unwrap() for r in batch.results] == [f"submitter of {n}" for n in "abc"]
+
+
+async def test_l8_context_does_not_cross_into_a_process() -> None:
+    """L8: a worker process shows the defaults, whatever was set here or by a call before."""
+    session.set("caller")
+    process_tools.session.set("caller")
+    tool = Tool(process_tools.remembers, runs_in="process")
+    batch = [ToolCall(n, "remembers", {"name": n}) for n in "ab"]
+    results = await run_batch(batch, [tool], max_threads=1)  # one worker for both
+    assert [r.unwrap() for r in results] == [("unset", n) for n in "ab"]
 
 
 # -- L9 ------------------------------------------------------------------------

@@ -1,15 +1,15 @@
 """Kind P of the cases from the field: placeholders that lie, and unsafe repeats."""
 
 # Not in this version's scope:
-# P2, process half: `runs_in="process"` and `run_command` are not there yet; the same
-#   promise is tested with a blocking tool that has committed.
 # P3 and P6 for async tools, in virtual time: tests/virtual/test_cases_lprt.py.
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import re
 import signal
+import sys
 import threading
 from typing import Any
 
@@ -18,6 +18,7 @@ import anyio.to_thread
 import pytest
 
 from anyio_toolbatch import (
+    CallProgress,
     LateResult,
     Status,
     Tool,
@@ -37,6 +38,10 @@ DENIES_THE_RUN = re.compile(
     r"not started|(did|has|was) ?n[o']t|never ran|no effects|rejected|denied|refused", re.I
 )
 INVITES_A_REPEAT = re.compile(r"try (it )?again|retry|repeat|re-?run|once more", re.I)
+
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "importable"))
+process_tools: Any = importlib.import_module("process_tools")
 
 
 def calls(*names: str) -> list[ToolCall]:
@@ -169,6 +174,27 @@ async def test_p2_what_has_committed_is_never_said_to_have_written_nothing(
     assert (result.started, result.effects) == (True, "unknown")
     for text in texts(result):
         assert "may have had side effects" in text
+        assert not DENIES_THE_RUN.search(text)
+
+
+async def test_p2_the_same_in_a_process_that_was_stopped(tmp_path: pathlib.Path) -> None:
+    """P2 (case), P6: that the work was stopped does not undo what it has done."""
+    target = tmp_path / "commit"
+    tool = Tool(process_tools.commits, runs_in="process")
+    async with ToolRunner([tool]) as runner:
+        with anyio.fail_after(LIVENESS):
+            async with runner.open_batch(
+                [ToolCall("id", "commits", {"target": target})]
+            ) as batch:
+                async for event in batch.events():
+                    if isinstance(event, CallProgress):
+                        batch.interrupt()
+        assert await runner.wait_detached(LIVENESS)
+    (result,) = batch.results
+    assert target.read_text() == "done"
+    assert (result.started, result.detached, result.effects) == (True, False, "unknown")
+    for text in texts(result):
+        assert "was stopped. It may have had side effects" in text
         assert not DENIES_THE_RUN.search(text)
 
 

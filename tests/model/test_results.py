@@ -87,13 +87,13 @@ def make(
     error: BaseException | None = None,
     partial: Any = None,
     times: tuple[float, float] = (0.0, 0.0),
-    kept: bool = False,
+    fate: str = "",
 ) -> ToolResult:
     """Make a result as a batch does, every field in the caller's hand."""
     is_error = status is not Status.COMPLETED
     return make_result(
         *(CALL, 0, status, value, error, reason),
-        *(started, detached, is_error, partial, *times, kept),
+        *(started, detached, is_error, partial, *times, fate),
     )
 
 
@@ -186,8 +186,8 @@ def test_a_kept_result_differs_from_one_that_is_not() -> None:
     """Their texts differ, so they are not equal."""
     reason = Reason("user_interrupt")
     kept, cut = (
-        make(Status.INTERRUPTED, reason, started=True, detached=True, kept=kept)
-        for kept in (True, False)
+        make(Status.INTERRUPTED, reason, started=True, detached=True, fate=fate)
+        for fate in ("kept", "")
     )
     assert kept != cut
 
@@ -209,12 +209,12 @@ def test_reasons_are_values() -> None:
 @pytest.mark.parametrize(
     "again", [copy.copy, copy.deepcopy, lambda r: pickle.loads(pickle.dumps(r))]
 )
-@pytest.mark.parametrize("kept", [True, False])
-def test_copies_are_equal_and_read_alike(again: Any, kept: bool) -> None:
+@pytest.mark.parametrize("fate", ["", "kept", "stopped"])
+def test_copies_are_equal_and_read_alike(again: Any, fate: str) -> None:
     """A result may be stored and read back; what it says stays the same."""
     reason = Reason("user_interrupt", "enough")
     made = make(
-        Status.INTERRUPTED, reason, started=True, detached=True, partial=["a"], kept=kept
+        Status.INTERRUPTED, reason, started=True, detached=True, partial=["a"], fate=fate
     )
     copied = again(made)
     assert copied == made
@@ -373,12 +373,16 @@ UNKNOWN = "It may have had side effects; its outcome is unknown."
                 Reason("user_interrupt"),
                 started=True,
                 detached=True,
-                kept=True,
+                fate="kept",
             ),
             (
                 "The turn was interrupted by the user; the tool call goes on in the background. "
                 "It may have side effects; its outcome is not known yet."
             ),
+        ),
+        (
+            make(Status.INTERRUPTED, Reason("user_interrupt"), started=True, fate="stopped"),
+            "Tool call interrupted by the user before it finished and was stopped. " + UNKNOWN,
         ),
         (
             make(
@@ -406,6 +410,7 @@ UNKNOWN = "It may have had side effects; its outcome is unknown."
         "not started",
         "timed out",
         "kept",
+        "stopped",
         "reason's message",
         "error's message",
         "kind alone",
@@ -439,7 +444,7 @@ truths = st.fixed_dictionaries(
         "detached": st.booleans(),
         "error": errors,
         "partial": partials,
-        "kept": st.booleans(),
+        "fate": st.sampled_from(["", "kept", "stopped"]),
         "times": st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)),
     }
 )

@@ -257,12 +257,6 @@ MISUSE: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         TypeError,
         "an async function cannot run in 'process'",
     ),
-    (
-        "process",
-        {"runs_in": "process"},
-        NotImplementedError,
-        "runs_in='process' is not available in this version",
-    ),
     ("exclusive", {"exclusive": 1}, TypeError, "exclusive must be a bool, not int"),
     ("needs_slot", {"needs_slot": None}, TypeError, "needs_slot must be a bool, not NoneType"),
     (

@@ -1,0 +1,61 @@
+"""Cases E8 and E9 from the field: process pools that don't stop, and workers that die."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from anyio_toolbatch import CallProgress, ProcessDiedError, Status, Tool, ToolCall, ToolRunner
+from anyio_toolbatch.testing import PromiseObserver
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "importable"))
+process_tools: Any = importlib.import_module("process_tools")
+
+LIVENESS = 20.0  # seconds where milliseconds are meant
+
+
+async def test_e8_busy_worker_is_stopped_and_the_next_call_is_clean(
+    promises: PromiseObserver,
+) -> None:
+    """E8: a loop that only computes ends at its limit; nothing of it is there afterwards."""
+    busy = Tool(process_tools.computes_for_ever, name="busy", runs_in="process", timeout=0.2)
+    after = Tool(process_tools.what_is_left, name="after", runs_in="process")
+    async with ToolRunner([busy, after], observers=[promises]) as runner:
+        with anyio.fail_after(LIVENESS):
+            (stopped,) = await runner.run([ToolCall("0", "busy")])
+            (clean,) = await runner.run([ToolCall("1", "after")])
+        assert (stopped.status, stopped.detached) == (Status.TIMED_OUT, False)
+        assert clean.value == []
+        assert await runner.wait_detached(LIVENESS)
+
+
+async def test_e9_worker_killed_from_outside_fails_its_call_alone(
+    promises: PromiseObserver,
+) -> None:
+    """E9: that call's failure says how its worker ended; the sibling goes on to its own end."""
+    victim = Tool(process_tools.says_who_it_is, name="victim", runs_in="process")
+    sibling = Tool(process_tools.add, name="sibling", runs_in="process")
+    async with ToolRunner([victim, sibling], observers=[promises]) as runner:
+        with anyio.fail_after(LIVENESS):
+            async with runner.open_batch() as batch:
+                killed = batch.submit(ToolCall("0", "victim"))
+                async for event in batch.events():
+                    if isinstance(event, CallProgress):
+                        break
+                fine = batch.submit(ToolCall("1", "sibling", {"a": 1}))
+                # What it has published is read from its result; until then from its record.
+                os.kill(killed._record.kept_partial, signal.SIGKILL)
+                died = await killed.wait()
+                assert (await fine.wait()).value == 2
+    assert isinstance(died.error, ProcessDiedError)
+    assert "ended by SIGKILL" in died.text
+    assert (died.effects, died.partial) == ("unknown", killed._record.kept_partial)
