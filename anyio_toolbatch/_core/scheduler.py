@@ -393,6 +393,7 @@ class Scheduler:
         self._busy: list[tuple[float, int, Entry, Entry]] = []
         """Heap: when who will have waited too long for whom."""
         self._busy_number = 0
+        self._tidy_busy_at = _TIDY_FROM
         self._unchecked: list[Entry] = []
 
     # -- facts ---------------------------------------------------------------
@@ -676,8 +677,16 @@ class Scheduler:
 
     def _await_end(self, entry: Entry, holder: Entry, now: float) -> None:
         self._busy_number += 1
+        if len(self._busy) >= self._tidy_busy_at:
+            # Behind one that is due late, what is over would pile up.
+            self._busy = [item for item in self._busy if _still_waits(*item[2:])]
+            heapq.heapify(self._busy)
+            self._tidy_busy_at = max(_TIDY_FROM, 2 * len(self._busy))
         due = now + entry.line.limits.patience
         heapq.heappush(self._busy, (due, self._busy_number, entry, holder))
+
+
+_TIDY_FROM = 64  # items; below that it is not worth the pass
 
 
 def _still_waits(entry: Entry, holder: Entry) -> bool:

@@ -68,23 +68,26 @@ def _needed(entry: Entry) -> list[list[Entry]]:
     Without those groups where somebody needs nobody: most often all of them, and
     so a large batch elsewhere need not be gone through.
     """
-    return [group for group in _all_needed(entry) if not any(map(_needs_nobody, group))]
+    match entry.state:
+        case CallState.RUNNING:
+            inner = (call for line in entry.inner for call in line.entries.values())
+            return [[call] for call in inner if not _needs_nobody(call)]
+        case CallState.IN_LINE if not entry.line.is_halted:
+            holders = entry.line.scheduler.table.holders_in_the_way(entry)
+            groups = [[holder] for _, holder in holders if not _needs_nobody(holder)]
+            for pool in entry.pools:
+                if entry.lacks(pool):
+                    group: list[Entry] = []
+                    for holder in entry.may_leave(pool):
+                        if _needs_nobody(holder):
+                            break
+                        group.append(holder)
+                    else:
+                        groups.append(group)
+            return groups
+        case _:
+            return []
 
 
 def _needs_nobody(entry: Entry) -> bool:
     return entry.state is CallState.RUNNING and not entry.inner
-
-
-def _all_needed(entry: Entry) -> list[list[Entry]]:
-    match entry.state:
-        case CallState.RUNNING:
-            return [[call] for line in entry.inner for call in line.entries.values()]
-        case CallState.IN_LINE if not entry.line.is_halted:
-            table = entry.line.scheduler.table
-            groups = [[holder] for _, holder in table.holders_in_the_way(entry)]
-            groups += [
-                list(entry.may_leave(pool)) for pool in entry.pools if entry.lacks(pool)
-            ]
-            return groups
-        case _:
-            return []

@@ -83,7 +83,9 @@ class Tool(Frozen):
             as it is; an `os.PathLike` is a path, and what lies below it. If
             the function raises, or gives no key, the call *failed*, never
             started. It is called on the loop, before approval; must be quick.
-        max_concurrency: How many calls of this tool may run at once.
+            What a call that was let go of may still write stays claimed.
+        max_concurrency: How many calls of this tool may run at once, on one
+            runner and loop (or on one loop, without a runner).
         needs_slot: False: does not count against the runner's
             `max_concurrency` (a blocking one still needs a thread).
         metadata: The caller's own; never read by the library.
@@ -194,7 +196,7 @@ class Tool(Frozen):
         fill(
             self,
             "is_scheduled",
-            exclusive or bool(reads) or bool(writes) or max_concurrency is not None,
+            exclusive or _names(reads) or _names(writes) or max_concurrency is not None,
         )
         fill(self, "carrier", _carrier_for(runs_in, kind))
         fill(self, "_binder", _Binder(func))
@@ -336,6 +338,11 @@ def check_count(name: str, value: object, *, minimum: int, optional: bool) -> No
     if value < minimum:
         msg = f"{name} must be at least {minimum}, not {value}"
         raise ValueError(msg)
+
+
+def _names(keys: object) -> bool:
+    """Tell whether there is anything in `reads` or `writes`; a callable may be falsy."""
+    return keys is not None and keys != ()
 
 
 def check_flag(name: str, value: object) -> None:

@@ -23,8 +23,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._core.record import CallRecord
-from .._model.calls import ToolCall
-from .._model.tools import kind_of
 from .backend import Timer
 from .cancellation import Stopper, run_stoppable
 from .hub import Hub
@@ -40,14 +38,13 @@ __all__ = ("Approver",)
 class Approver:
     """The approval hook of one runner on one loop."""
 
-    def __init__(
-        self, hub: Hub, approve: Callable[[ToolCall], Any], timeout: float | None
-    ) -> None:
+    def __init__(self, hub: Hub, timeout: float | None, *, is_async: bool) -> None:
         self.hub = hub
-        self.approve = approve
         self.timeout = timeout
         self.lane = Lane(1, _ASKER)
-        self._is_async = kind_of(approve) == "async"
+        # Not the hook itself: it may belong to who owns the runner, and this
+        # lives as long as the loop.
+        self._is_async = is_async
         self._to_start: deque[Question] = deque()
         self._is_starting = False
 
@@ -64,7 +61,7 @@ class Approver:
     def _start_next(self) -> None:
         while self._to_start:
             question = self._to_start.popleft()
-            if question.is_wanted:
+            if question.may_be_asked():
                 self._is_starting = True
                 question.run_on_loop()
                 return
@@ -110,10 +107,9 @@ class Question(Abandonable):
         self.landing: Callable[[Question], None] | None = None
         """What the loop has to do with it; a worker's to write."""
 
-    @property
-    def is_wanted(self) -> bool:
-        """Nobody is to be asked about a call that is cut, or is about to be; any thread."""
-        return not self.is_over and not self._record.batch.must_not_start(self._record)
+    def may_be_asked(self) -> bool:
+        """Tell whether the call is neither cut nor about to be; any thread."""
+        return not self.is_over and not self._record.batch.refuses(self._record)
 
     # -- as a task of the batch's host ---------------------------------------
 
@@ -125,7 +121,7 @@ class Question(Abandonable):
         """Be the task: of an async approver, or of the awaitable that a sync one gave."""
         self._has_begun = True
         self._approver.task_begun()
-        if not self.is_wanted:
+        if not self.may_be_asked():
             close_awaitable(self._awaitable)
             return
         self._begin()
@@ -141,7 +137,7 @@ class Question(Abandonable):
     def _body(self) -> Any:
         awaitable, self._awaitable = self._awaitable, None
         if awaitable is None:
-            awaitable = self._approver.approve(self._record.call)
+            awaitable = self._record.batch.approve(self._record.call)
         return as_coroutine(awaitable)
 
     def gone(self) -> None:
@@ -212,7 +208,7 @@ class Question(Abandonable):
         """Ask; False if the thread was given away meanwhile."""
         # A look first: who withdraws one question lets the next be asked, and
         # may be about to withdraw that one, too.
-        if not self.is_wanted or not self.begin():
+        if not self.may_be_asked() or not self.begin():
             return True
         state = self._record.batch.state
         if state.is_full:
@@ -223,7 +219,7 @@ class Question(Abandonable):
             hub.post(Question.begun, self)
         landing = Question.land
         try:
-            answer = self._context.run(self._approver.approve, self._record.call)
+            answer = self._context.run(self._record.batch.approve, self._record.call)
         except BaseException as exc:  # noqa: BLE001 - that call's failure, whatever it is
             self.error = exc
         else:

@@ -309,6 +309,8 @@ class Cutter:
         freed_threads = sum(not record.hosted for record in gone)
         if freed_threads:
             state.lane.abandon(freed_threads)
+        if state.scheduling is not None:
+            engine.hub.run_in_slices(self._free(gone))  # the next turn may wait for it
         engine.hub.run_in_slices(self._tell(gone, 0.0))
         if over and state.scheduling is not None:
             engine.hub.run_in_slices(self._withdraw(over))
@@ -342,18 +344,26 @@ class Cutter:
     def _tell(self, records: list[CallRecord], grace: float) -> Iterator[None]:
         """Tell the running calls, then the observers; a small step each."""
         engine = self._engine
-        state = engine.state
+        endings = engine.ledger.endings
         for record in records:
-            if not record.told and not _is_kept(record):
-                engine.teller.tell(record, grace)
-            if engine.is_settled(record):  # it was let go
-                if not _is_kept(record):
+            ending = endings[record.index]
+            # Who has given an answer of its own meanwhile is left alone.
+            if (ending is None or ending.detached) and not _is_kept(record):
+                if not record.told:
+                    engine.teller.tell(record, grace)
+                if ending is not None:
                     engine.teller.stop(record)
-                state.let_go(record)
+            yield
+        yield from engine.publisher.feed()
+
+    def _free(self, records: list[CallRecord]) -> Iterator[None]:
+        """Free the places of calls that were let go."""
+        state = self._engine.state
+        for record in records:
+            state.let_go(record)
             yield
         state.grant()
-        engine.look_at_clock()
-        yield from engine.publisher.feed()
+        self._engine.look_at_clock()
 
 
 def _is_kept(record: CallRecord) -> bool:

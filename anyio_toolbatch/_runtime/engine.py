@@ -47,7 +47,7 @@ from .cancellation import Outcome
 from .cutting import Cutter
 from .hub import Hub
 from .loop_carrier import run_on_loop
-from .nesting import is_cut_off, join, leave_inner_batches
+from .nesting import is_cut_off, join, leave_inner_batches, part
 from .publisher import Publisher
 from .state import LoopState
 from .telling import Teller
@@ -81,6 +81,7 @@ class BatchEngine:
         interrupt_grace: float,
         fail_fast: bool,
         outer: CallRecord | None,
+        approve: Callable[[ToolCall], Any] | None,
         observers: Sequence[Callable[[Event], object]],
         on_late: Callable[[LateResult], object] | None,
         count_late: Callable[[], None],
@@ -96,6 +97,7 @@ class BatchEngine:
         """Sealed, and every call settled: nothing can happen any more."""
         self.outer = outer
         """The running call that this batch was opened inside of."""
+        self.approve = approve
         # -- written by any thread, read by every start
         self.halted = False
         self.stopping = False
@@ -139,26 +141,27 @@ class BatchEngine:
             record.index = index
         self.tickets.issue(new)
         self.records.extend(new)
-        self._submitters = worker_context()
+        context = worker_context()
         # Only now: a call that settles at once must not close a batch whose
         # later calls have no place in the ledger yet.
         self.sealed = seal
         self._submits_under_way += 1
         ready: list[CallRecord] = []
         try:
-            ready += [record for record in new if self._prepare(record)]
-        finally:
+            ready = [record for record in new if self._prepare(record, context)]
+        finally:  # after a Ctrl-C in a `validate` none of these calls is started
             self._submits_under_way -= 1
             if self._submits_under_way:
                 # Inside another one, by a `validate` or a key function: they are
                 # taken in with the calls of that one, some of which come before.
                 self._ready_behind += ready
-            elif self._ready_behind:
-                ready = sorted([*ready, *self._ready_behind], key=_index_of)
-                self._ready_behind = []
-        if ready and not self._submits_under_way:
-            self.state.admit(self, ready)
-            self.look_at_clock()
+            else:
+                if self._ready_behind:
+                    ready = sorted([*ready, *self._ready_behind], key=_index_of)
+                    self._ready_behind = []
+                if ready:
+                    self.state.admit(self, ready)
+                    self.look_at_clock()
         if not new and seal:
             self._check_closed()
         return new
@@ -170,7 +173,7 @@ class BatchEngine:
             self.sealed = True
             self._check_closed()
 
-    def _prepare(self, record: CallRecord) -> bool:
+    def _prepare(self, record: CallRecord, submitters: contextvars.Context) -> bool:
         """Parse, look up, validate; False if the call is settled by that."""
         reason = self.cutter.reason
         if reason is not None:
@@ -214,7 +217,7 @@ class BatchEngine:
                 return False
         else:
             record.hosted = True
-        record.context = self._submitters.copy()
+        record.context = submitters.copy()
         return True
 
     def _find_claims(self, record: CallRecord) -> bool:
@@ -460,9 +463,7 @@ class BatchEngine:
         """What a call claims can't be found out."""
         self._not_run(record, error, None)
 
-    def refuse_busy(
-        self, record: CallRecord, holder: CallRecord | None, since: float | None
-    ) -> None:
+    def refuse_busy(self, record: CallRecord, holder: CallRecord, since: float | None) -> None:
         """
         A call waits in vain.
 
@@ -472,9 +473,7 @@ class BatchEngine:
             since: When the holder was let go; None if they wait for each other.
         """
         # Named by what the model knows: equal outcomes give equal texts.
-        name = "another call" if holder is None else f"call {holder.call.id!r}"
-        if holder is not None:
-            name = f"{name} ({holder.call.name})"
+        name = f"call {holder.call.id!r} ({holder.call.name})"
         if since is None:
             said = f"it would wait for {name}, which waits for it in turn"
             error = ResourceBusyError(said)
@@ -499,9 +498,9 @@ class BatchEngine:
         elif error is not None:
             self._not_run(record, error, None)
         elif answer is True:
-            if not self.must_not_start(record):
-                self.state.approve(record)
-                self.look_at_clock()
+            # Also if a cut is on its way: whatever starts it looks for that.
+            self.state.approve(record)
+            self.look_at_clock()
         elif answer is False or isinstance(answer, str):
             said = answer or None
             self._settle_unasked(record, Status.DENIED, Reason("not_approved", said))
@@ -661,10 +660,10 @@ class BatchEngine:
             self._clock.stop()
             self._clock = None
         self.cutter.close()
-        if self.outer is not None and self.outer.inner is not None:
-            self.outer.inner.remove(self)
         self.state.batches.pop(self, None)
         self.publisher.add(Kind.BATCH_SETTLED)
+        if self.outer is not None:
+            part(self, self.outer)
 
     # -- cutting -------------------------------------------------------------
 
@@ -773,10 +772,16 @@ class BatchEngine:
 
     def start_refused(self) -> None:
         """The call around this batch has ended by itself, and the batch goes on."""
-        refused = [record for record in self.unsettled() if record.refused]
-        for record in refused:
+        to_start = []
+        for record in [record for record in self.unsettled() if record.refused]:
             record.refused = False
-        self.start([record for record in refused if record.is_waiting])
+            if record.question is not None:
+                record.question.withdraw()
+                assert self.state.approver is not None, "who asked?"
+                self.state.approver.ask(record)
+            elif record.is_admitted and record.is_waiting:
+                to_start.append(record)
+        self.start(to_start)
 
     def look_at_clock(self) -> None:
         """Let the batch's time stand still while nothing but people is waited for."""

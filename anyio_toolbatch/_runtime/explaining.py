@@ -64,7 +64,7 @@ def _in_words(wait: Wait, batch: BatchEngine) -> str:
         case "thread":
             return f"waits for a thread: max_threads={wait.what}"
         case "paths":
-            return "waits for its paths to be resolved"
+            return "waits for paths to be resolved, its own or an earlier call's"
         case _:
             return "is about to start"
 

@@ -18,11 +18,13 @@ too; what has refused to start on its account starts after all.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .._core.record import CallRecord
 from .._core.scheduler import Entry
+from .backend import after_fork
 
 if TYPE_CHECKING:
     from .engine import BatchEngine
@@ -33,17 +35,38 @@ __all__ = (
     "is_cut_off",
     "join",
     "leave_inner_batches",
+    "part",
     "stop_inner_batches",
 )
 
 
 def join(batch: BatchEngine, outer: CallRecord) -> None:
     """Have a batch cut with the call that it is opened inside of; on the batch's loop."""
-    if outer.inner is None:
-        outer.inner = []
+    with _lazily:  # two threads of one call may do it at once
+        if outer.inner is None:
+            outer.inner = []
     outer.inner.append(batch)
     if outer.was_cut:
         _stop(batch, outer, None)
+
+
+def part(batch: BatchEngine, outer: CallRecord) -> None:
+    """The batch is over; on its loop."""
+    assert outer.inner is not None, "it has joined"
+    outer.inner.remove(batch)
+
+
+_lazily = threading.Lock()
+"""Guards the making of the list; held for a few bytecodes."""
+
+
+def _new_lock() -> None:
+    # Another thread may have held it at the moment of the fork.
+    global _lazily  # noqa: PLW0603
+    _lazily = threading.Lock()
+
+
+after_fork(_new_lock)
 
 
 def stop_inner_batches(outer: CallRecord, grace: float | None) -> None:

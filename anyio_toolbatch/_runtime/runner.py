@@ -58,7 +58,8 @@ class ToolRunner:
     It may be made anywhere, also at import, and used from several event
     loops, one after the other or at once in several threads: limits and
     counts are per loop. Usable with or without ``async with``; leaving the
-    block closes it.
+    block closes it. Claims (`Tool.reads`, `Tool.writes`) hold between all its
+    batches on one loop.
 
     Args:
         tools: `Tool` objects or plain callables, or a mapping name → either.
@@ -69,11 +70,14 @@ class ToolRunner:
             at that number further blocking calls are refused
             (``too_many_detached``) until some have ended. Calls that run
             when the number is reached may still be let go, so that there can
-            be as many more as there are threads at work.
+            be as many more as there are threads at work. Threads that are
+            left in a plain approver, or in the resolving of paths, count too.
         interrupt_grace: Seconds that running calls get to give their own
             answer when they are cut, for interrupts and timeouts alike.
         cleanup_grace: Seconds that an async tool which was told to stop can
-            tidy up in before it is cancelled once more.
+            tidy up in before it is cancelled once more; and that a call waits
+            for what a call that was let go of may still be writing, before it
+            is refused (``resource_busy``).
         close_timeout: Seconds that closing waits for detached work.
         approve: Asked before each call, ``approve(call)``: True lets it run,
             False or a reason (a `str`) denies it; anything else fails the
@@ -246,6 +250,7 @@ class ToolRunner:
             ),
             fail_fast=fail_fast,
             outer=outer,
+            approve=self._approve,
             observers=self._observers,
             on_late=self._on_late,
             count_late=self._count_late,
@@ -270,7 +275,11 @@ class ToolRunner:
                 approver=(
                     None
                     if self._approve is None
-                    else Approver(hub, self._approve, self._approval_timeout)
+                    else Approver(
+                        hub,
+                        self._approval_timeout,
+                        is_async=kind_of(self._approve) == "async",
+                    )
                 ),
                 shares_claims=self._is_for_one,
             )
@@ -448,7 +457,7 @@ async def run_batch(
 
     Needs no set-up and has no lifespan: a `ToolRunner` of its own for the one
     batch. All such batches of a loop share one account of detached calls, so
-    that `max_detached` holds across them.
+    that `max_detached` holds across them, and one table of claims.
 
     Args:
         calls: The calls of one turn.

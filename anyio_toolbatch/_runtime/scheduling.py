@@ -229,7 +229,8 @@ class Scheduling:
                 self._take_in(record, arrival.modes)
 
     def waits_for_paths(self, record: CallRecord) -> bool:
-        return any(arrival.record is record for arrival in list(self._intake))
+        """Tell whether a call stands in the intake: for its own paths, or behind others'."""
+        return record.batch in self._in_intake and record.entry is None
 
 
 class _Arrival:

@@ -448,7 +448,7 @@ def check_is_empty(scheduler: Scheduler, runners: Sequence[Limits]) -> None:
     kept = {
         name: value
         for name, value in vars(scheduler).items()
-        if name not in {"table", "_busy_number"} and value
+        if name not in {"table", "_busy_number", "_tidy_busy_at"} and value
     }
     assert not kept
     assert not scheduler.table.take_freed()
@@ -885,6 +885,21 @@ def test_barrier_stands_behind_calls_that_are_asked_for() -> None:
     assert grant_all(scheduler) == []
     scheduler.release("q", 0.0)
     assert grant_all(scheduler) == ["x"]
+
+
+def test_cut_calls_do_not_pile_up_among_those_that_are_due() -> None:
+    """P10: turns that met a detached writer and were cut are not kept until all is due."""
+    scheduler, limits = make()
+    add(scheduler, limits, "old", ["writer"], claims(writes="k"))
+    assert grant_all(scheduler) == ["writer"]
+    scheduler.let_go("writer", 0.0)
+    add(scheduler, limits, "long", ["waiter"], claims(writes="k"))
+    for number in range(1000):
+        add(scheduler, limits, number, [number], claims(writes="k"))
+        scheduler.release(number, 0.0)
+    assert len(scheduler._busy) <= 64
+    assert scheduler.next_refusal() == PATIENCE
+    assert [r.call for r in scheduler.take_refusals(PATIENCE)] == ["waiter"]
 
 
 class Turn:

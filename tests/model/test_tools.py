@@ -678,3 +678,24 @@ def test_copied_tool_still_binds(again: Callable[[Tool], Tool]) -> None:
 def test_repr_names_the_tool() -> None:
     """Short enough for a log line."""
     assert repr(Tool(sync_function)) == "<Tool 'sync_function' runs_in='auto'>"
+
+
+class Falsy(dict[str, str]):
+    """A key function that happens to be empty."""
+
+    def __call__(self, **arguments: Any) -> str:
+        return "key"
+
+
+@pytest.mark.parametrize("option", ["reads", "writes"])
+def test_a_falsy_key_function_counts(option: str) -> None:
+    """Claims are not silently ignored."""
+    options: dict[str, Any] = {option: Falsy()}
+    assert Tool(sync_function, **options).is_scheduled
+
+
+@pytest.mark.parametrize("option", ["reads", "writes"])
+def test_no_keys_are_no_claims(option: str) -> None:
+    """A tool that says that it uses nothing need not wait for anybody."""
+    options: dict[str, Any] = {option: []}
+    assert not Tool(sync_function, **options).is_scheduled

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
@@ -951,3 +953,107 @@ async def test_a_cancel_that_comes_too_late_leaves_no_inner_call_behind(
                 assert shape(batch.results) == [DONE]
                 go_on.set()
         assert shape(inner[0].results) == [DONE]
+
+
+async def test_a_call_that_answers_within_the_grace_leaves_its_batch_behind() -> None:
+    """§4.9: who has ended by itself before it was told cuts nothing any more."""
+    inner_results: list[ToolResult] = []
+    handles: list[CallHandle] = []
+
+    async def inner_tool() -> str:
+        await go_on.wait()
+        return "ok"
+
+    async def left_behind() -> None:
+        started.set()
+        inner_results.extend(await inner_runner.run([ToolCall("i", "inner_tool")]))
+
+    async def outer() -> str:
+        group.start_soon(left_behind)
+        await started.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert handles[0].cancel()
+        # The cancel is handled in the next pass; it is told only after that.
+        await anyio.lowlevel.cancel_shielded_checkpoint()
+        return "mine"
+
+    started, go_on = anyio.Event(), anyio.Event()
+    inner_runner = ToolRunner([inner_tool])
+    with anyio.fail_after(LIVENESS):
+        async with anyio.create_task_group() as group:
+            async with ToolRunner([outer], interrupt_grace=LIVENESS) as runner:
+                async with runner.open_batch() as batch:
+                    handles.append(batch.submit(ToolCall("o", "outer")))
+                completed = shape(batch.results) == [DONE]
+            go_on.set()
+    # Where it was told first, it was cut, and so was its batch.
+    assert (shape(inner_results) == [DONE]) is completed
+
+
+async def test_a_question_that_was_not_asked_for_a_cut_that_never_came_is_asked() -> None:
+    """P1, §4.9: the call around ends by itself; the approvals of its batch go on."""
+    asked: list[str] = []
+    answer = threading.Event()
+    inner_results: list[ToolResult] = []
+    handles: list[CallHandle] = []
+
+    def approve(call: ToolCall) -> bool:
+        asked.append(call.id)
+        assert answer.wait(LIVENESS)
+        return True
+
+    async def leaf() -> str:
+        return "ok"
+
+    async def left_behind() -> None:
+        inner_results.extend(
+            await inner_runner.run([ToolCall("0", "leaf"), ToolCall("1", "leaf")])
+        )
+
+    async def outer() -> str:
+        group.start_soon(left_behind)
+        while not asked:
+            await anyio.sleep(0.001)
+        assert handles[0].cancel()
+        answer.set()
+        # The loop is held until whoever asks has come to the second question.
+        lane = next(iter(inner_states())).approver.lane
+        deadline = time.monotonic() + LIVENESS
+        while lane.attached:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return "outer"
+
+    def inner_states() -> list[Any]:
+        return inner_runner._live_states()
+
+    inner_runner = ToolRunner([leaf], approve=approve)
+    with anyio.fail_after(LIVENESS):
+        async with anyio.create_task_group() as group:
+            async with ToolRunner([outer]) as runner:
+                async with runner.open_batch() as batch:
+                    handles.append(batch.submit(ToolCall("o", "outer")))
+                assert shape(batch.results) == [DONE]
+    assert shape(inner_results) == [DONE] * 2
+    assert asked == ["0", "1"]
+
+
+async def test_an_approver_does_not_keep_its_owner() -> None:
+    """P10: a runner whose hook is a method of who owns it goes with its owner."""
+
+    class Agent:
+        def __init__(self) -> None:
+            self.runner = ToolRunner({"leaf": lambda: "ok"}, approve=self.approve)
+
+        async def approve(self, call: ToolCall) -> bool:
+            return True
+
+    agent = Agent()
+    assert shape(await agent.runner.run(calls("leaf"))) == [DONE]
+    await agent.runner.aclose()
+    alive = weakref.ref(agent)
+    del agent
+    with anyio.fail_after(LIVENESS):
+        while alive() is not None:
+            await anyio.sleep(0.001)
+            gc.collect()
