@@ -52,6 +52,59 @@ def test_first_ending_wins() -> None:
     assert result is not None and result.status is Status.INTERRUPTED
 
 
+def test_many_calls_are_settled_alike() -> None:
+    """P1, P2: a cut gives its calls one ending in one pass, and leaves the others alone."""
+    ledger = Ledger()
+    records = [make_record(index) for index in ledger.open(5)]
+    ledger.settle(0, COMPLETED)
+    shared = cut_ending(detached=True)
+    ledger.settle_many([records[1], records[3]], shared)
+    assert ledger.endings == [COMPLETED, shared, None, shared, None]
+    assert ledger.unsettled == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (9, 2)]
+)
+def test_those_without_an_ending_among_the_first(limit: int, expected: int) -> None:
+    """§3.1: `wait` is about the calls that were submitted so far."""
+    ledger = Ledger()
+    ledger.open(4)
+    ledger.settle(0, COMPLETED)
+    ledger.settle(2, COMPLETED)
+    assert ledger.count_unsettled(limit) == expected
+
+
+def test_all_results_are_those_that_were_read_before() -> None:
+    """P1: one result per call, in call order, and the same object whoever reads."""
+    ledger = Ledger()
+    records = [make_record(index) for index in ledger.open(3)]
+    for index, ending in enumerate([COMPLETED, cut_ending(detached=True), FAILED]):
+        ledger.settle(index, ending)
+    read = ledger.result(records[1])
+    results = ledger.all_results(records)
+    assert [r.index for r in results] == [0, 1, 2]
+    assert results[1] is read
+    assert ledger.all_results(records) == results
+    results.clear()  # a fresh list, each time
+    assert len(ledger.all_results(records)) == 3
+
+
+@pytest.mark.parametrize(
+    ("fate", "detached", "words"),
+    [
+        ({}, True, "before it finished."),
+        ({"kept": True}, True, "goes on in the background"),
+        ({"stopped": True}, False, "before it finished and was stopped."),
+    ],
+)
+def test_what_has_become_of_the_work(fate: Any, detached: bool, words: str) -> None:
+    """P6: let go of, kept or stopped: as data and in the text."""
+    result = result_of(make_record(), cut_ending(detached=True, **fate))
+    assert result.detached is detached
+    assert words in result.text
+
+
 def test_no_result_before_the_ending() -> None:
     """P1: an unsettled call has no result, and reading does not settle it."""
     ledger = Ledger()

@@ -290,6 +290,61 @@ def test_calls_that_were_cut_together_are_unfolded() -> None:
     assert seen[-2:] == rest
 
 
+def test_starts_and_ends_are_read_as_entries() -> None:
+    """§3.4: which call has started, which has ended, in the order in which it happened."""
+    records = [make_record(index) for index in range(3)]
+    log = EventLog(records)
+    for record in (records[2], records[0]):
+        log.add_start(record)
+    log.add_end(records[2])
+    log.add_start(records[1])
+    log.add_end(records[1])
+    assert read_all(log.open_reader()) == [
+        (Kind.CALL_STARTED, records[2], None),
+        (Kind.CALL_STARTED, records[0], None),
+        (Kind.CALL_SETTLED, records[2], None),
+        (Kind.CALL_STARTED, records[1], None),
+        (Kind.CALL_SETTLED, records[1], None),
+    ]
+
+
+def test_items_that_came_together_are_unfolded() -> None:
+    """§3.4: each item of a generator is an output, also where many were entered at once."""
+    record = make_record()
+    record.items = ["a", "b", "c", "d"]
+    log = EventLog([record])
+    log.add(Kind.MANY_OUTPUTS, record, range(1, 3))
+    log.add(Kind.BATCH_SETTLED)
+    reader = log.open_reader()
+    assert reader.next() == (Kind.OUTPUT, record, "b")
+    assert not reader.has_read_all
+    assert reader.next() == (Kind.OUTPUT, record, "c")
+    assert not reader.has_read_all
+    assert read_all(reader) == [(Kind.BATCH_SETTLED, None, None)]
+    assert reader.has_read_all
+
+
+def test_a_reader_in_the_middle_of_many_has_not_read_all() -> None:
+    """P5: a late result is told only after all that came before it."""
+    record = make_record()
+    record.items = ["a", "b"]
+    log = EventLog([record])
+    log.add(Kind.MANY_OUTPUTS, record, range(2))
+    reader = log.open_reader()
+    assert reader.next() == (Kind.OUTPUT, record, "a")
+    assert not reader.has_read_all
+    assert reader.next() == (Kind.OUTPUT, record, "b")
+    assert reader.next() is None
+    assert reader.has_read_all
+
+
+@pytest.mark.parametrize("kind", [Kind.MANY_SETTLED, Kind.MANY_OUTPUTS])
+def test_what_a_reader_unfolds_is_no_event(kind: Kind) -> None:
+    """A fault of ours is not told as something that happened."""
+    with pytest.raises(AssertionError, match="a reader unfolds this entry"):
+        to_event("b", Ledger(), (kind, None, None))
+
+
 class Seen:
     """A reader and what it has been told."""
 
