@@ -309,8 +309,7 @@ class BatchEngine:
         # In a grace, which it does not need; or the batch was superseded, and
         # it was taken for one that runs.
         if record.cut_reason is not None or self.cutter.reason is not None:
-            self.settle(record, self.cutter.not_started(record))
-            self._after_settling(record)
+            self._end_unstarted(record, self.cutter.not_started(record))
             return
         # For the cut that is on its way.
         record.held_back = record.ended = False
@@ -450,10 +449,14 @@ class BatchEngine:
     def _not_run(
         self, record: CallRecord, error: BaseException, reason: Reason | None
     ) -> None:
-        if self.settle(
+        self._end_unstarted(
             record,
             Ending(Status.FAILED, reason, started=False, error=error, at=self.hub.clock()),
-        ):
+        )
+
+    def _end_unstarted(self, record: CallRecord, ending: Ending) -> None:
+        """Settle a call that will not start, unless it is settled."""
+        if self.settle(record, ending):
             record.halted = True
             self._after_settling(record)
 
@@ -485,7 +488,7 @@ class BatchEngine:
 
     def refuse_unanswered(self, record: CallRecord) -> None:
         """Nobody has answered in time whether a call may run."""
-        self._settle_unasked(record, Status.TIMED_OUT, Reason("approval_timeout"))
+        self._not_allowed(record, Status.TIMED_OUT, Reason("approval_timeout"))
 
     def land_answer(
         self, record: CallRecord, answer: Any, error: BaseException | None
@@ -503,15 +506,14 @@ class BatchEngine:
             self.look_at_clock()
         elif answer is False or isinstance(answer, str):
             said = answer or None
-            self._settle_unasked(record, Status.DENIED, Reason("not_approved", said))
+            self._not_allowed(record, Status.DENIED, Reason("not_approved", said))
         else:
             said = f"approve must give True, False or a str, not {type(answer).__name__}"
             self._not_run(record, TypeError(said), None)
 
-    def _settle_unasked(self, record: CallRecord, status: Status, reason: Reason) -> None:
-        if self.settle(record, Ending(status, reason, started=False, at=self.hub.clock())):
-            record.halted = True
-            self._after_settling(record)
+    def _not_allowed(self, record: CallRecord, status: Status, reason: Reason) -> None:
+        ending = Ending(status, reason, started=False, at=self.hub.clock())
+        self._end_unstarted(record, ending)
 
     def land_awaitable(self, record: CallRecord) -> None:
         """A blocking call gave an awaitable: the rest of it runs here."""
