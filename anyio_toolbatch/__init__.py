@@ -23,6 +23,7 @@ from ._errors import (
     UnknownToolError,
 )
 from ._model.calls import ToolCall
+from ._model.carriers import ExecutorCarrier
 from ._model.events import (
     BatchInterrupted,
     BatchSettled,
@@ -69,6 +70,7 @@ __all__ = (
     "CommandResult",
     "DetachedCall",
     "Event",
+    "ExecutorCarrier",
     "InvalidArgumentsError",
     "LateResult",
     "LateResultDropped",

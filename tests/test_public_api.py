@@ -45,7 +45,7 @@ PROMISED = """
     ToolCall Tool tool ToolOutput ToolResult Status Reason LateResult
     ToolBatchError ToolCallError
     current_call CallContext report_progress keep_partial on_cancel
-    from_thread CallDetached run_command
+    from_thread CallDetached run_command ExecutorCarrier
     BatchStarted CallStarted CallProgress CallOutput CallSettled
     BatchInterrupted BatchSettled LateResultDropped
 """.split()

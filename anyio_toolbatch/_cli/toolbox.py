@@ -71,7 +71,7 @@ def collect(module: ModuleType, source: str) -> Tools:
         raise UnusableInputError(msg)
     try:
         ToolRunner(tools)
-    except (TypeError, ValueError, NotImplementedError) as exc:
+    except (TypeError, ValueError) as exc:
         msg = f"{source}: {'' if declared is None else 'TOOLS: '}{exc}"
         raise UnusableInputError(msg) from None
     return cast("Tools", tools)

@@ -75,6 +75,7 @@ class CallRecord:
         "entry",
         "error",
         "halted",
+        "has_thread",
         "held_back",
         "hosted",
         "index",
@@ -142,7 +143,8 @@ class CallRecord:
         self.restarted = False
         self.timer: Any = None
         self.stopper: Any = None
-        self.hosted = False  # it runs on the loop, not in a thread
+        self.hosted = False  # it runs on the loop
+        self.has_thread = False  # it needs one of the runner's, or has it
         self.told = False  # it was asked to stop
         self.was_cut = False  # it was asked, or let go of: not its own end counts
         self.halted = False  # any thread: it must not start any more
@@ -164,6 +166,11 @@ class CallRecord:
         if self.kept_partial is not UNSET:
             return self.kept_partial
         return None if self.items is None else self.items[: self.items_told]
+
+    def move_to_loop(self) -> None:
+        """The rest of it runs on the loop."""
+        self.hosted = True
+        self.has_thread = False
 
     @property
     def is_waiting(self) -> bool:

@@ -35,8 +35,8 @@ class WaitingCall:
     kind: str
     """
     ``"approval"``, ``"order"`` (behind one that waits for approval),
-    ``"claim"``, ``"place"``, ``"thread"``, ``"paths"`` (they are being
-    resolved), or ``"turn"``: about to start.
+    ``"claim"``, ``"place"``, ``"thread"``, ``"executor"`` (it has the call, and
+    has not begun it), ``"paths"`` (they are being resolved), or ``"turn"``: about to start.
     """
     waits_for: str
     """The same in words, with the calls that are in the way."""

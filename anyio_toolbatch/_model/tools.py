@@ -14,12 +14,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, cast, overload
 
 from .calls import ToolCall
+from .carriers import ExecutorCarrier
 from .claims import Key, Keys, KeysOption, checked_keys
 from .frozen import Frozen
 
 __all__ = ("Tool", "ToolOutput", "as_tool", "collect_tools", "kind_of", "tool")
 
-RunsIn = Literal["auto", "loop", "thread", "process"] | concurrent.futures.Executor
+RunsIn = (
+    Literal["auto", "loop", "thread", "process"]
+    | concurrent.futures.Executor
+    | ExecutorCarrier
+)
 Validate = Callable[[ToolCall], Mapping[str, Any] | None]
 Kind = Literal["sync", "async", "sync_generator", "async_generator"]
 
@@ -65,7 +70,10 @@ class Tool(Frozen):
             loop of its own there, so that even one that is deaf to
             cancellation can be let go. ``"process"``: a plain function that
             can be pickled, in a process of its own, which is killed when the
-            call is cut; context variables do not cross.
+            call is cut; context variables do not cross. A
+            `concurrent.futures.Executor`, or an `ExecutorCarrier` with one: a
+            plain function, in that executor, where one that has begun can
+            be let go, and stopped only by the carrier's `canceller`.
         timeout: Seconds that one call may run; measured from its start.
         validate: Called on the loop with the `ToolCall` before anything
             starts; must be quick. What it returns, if not None, replaces the
@@ -92,7 +100,6 @@ class Tool(Frozen):
 
     Raises:
         TypeError, ValueError: An option has the wrong type or value.
-        NotImplementedError: An option that this version does not have yet.
     """
 
     __slots__ = (
@@ -130,7 +137,7 @@ class Tool(Frozen):
     """What calling `func` gives; found once, when the tool is made."""
     is_scheduled: bool
     """Its calls may have to wait for others, whatever the runner's limits."""
-    carrier: Literal["loop", "thread", "process"]
+    carrier: Literal["loop", "thread", "process", "executor"]
     """Where its calls run, `runs_in` resolved."""
     _binder: _Binder
 
@@ -378,7 +385,9 @@ def kind_of(func: Callable[..., Any]) -> Kind:
     return "sync"
 
 
-def _carrier_for(runs_in: object, kind: Kind) -> Literal["loop", "thread", "process"]:
+def _carrier_for(
+    runs_in: object, kind: Kind
+) -> Literal["loop", "thread", "process", "executor"]:
     is_async = kind in {"async", "async_generator"}
     if runs_in == "auto":
         return "loop" if is_async else "thread"
@@ -386,16 +395,15 @@ def _carrier_for(runs_in: object, kind: Kind) -> Literal["loop", "thread", "proc
         return "loop"
     if runs_in == "thread":
         return "thread"
-    if runs_in == "process" or isinstance(runs_in, concurrent.futures.Executor):
+    is_executor = isinstance(runs_in, concurrent.futures.Executor | ExecutorCarrier)
+    if runs_in == "process" or is_executor:
         if is_async:
             msg = f"an async function cannot run in {runs_in!r}"
             raise TypeError(msg)
-        if runs_in == "process":
-            return "process"
-        msg = f"runs_in={runs_in!r} is not available in this version"
-        raise NotImplementedError(msg)
+        return "executor" if is_executor else "process"
     msg = (
-        f"runs_in must be 'auto', 'loop', 'thread', 'process' or an Executor, not {runs_in!r}"
+        "runs_in must be 'auto', 'loop', 'thread', 'process', an Executor or an "
+        f"ExecutorCarrier, not {runs_in!r}"
     )
     raise (ValueError if isinstance(runs_in, str) else TypeError)(msg)
 

@@ -283,7 +283,7 @@ class Cutter:
                     over.append(record)
                     continue
                 # Between thread and loop: `land_awaitable` will find it settled.
-                record.hosted = True
+                record.move_to_loop()
             gone.append(record)
             record.was_cut = not _is_kept(record)
             if (
@@ -306,7 +306,7 @@ class Cutter:
                 if endings[record.index] is None:
                     engine.settle(record, self.ending(record, now, detached=True))
         # The awaiting code is awake; the rest waits for its turn behind it.
-        freed_threads = sum(not record.hosted for record in gone)
+        freed_threads = sum(record.has_thread for record in gone)
         if freed_threads:
             state.lane.abandon(freed_threads)
         if state.scheduling is not None:

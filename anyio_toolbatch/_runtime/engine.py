@@ -211,12 +211,13 @@ class BatchEngine:
             raise
         except BaseException as exc:  # noqa: BLE001 - whatever a user's check may raise
             return self._refuse(record, exc)
-        if record.tool.carrier != "loop":
+        if record.tool.carrier == "loop":
+            record.hosted = True
+        elif record.tool.carrier != "executor":
             if self.state.is_full:
                 self.land_refused(record)
                 return False
-        else:
-            record.hosted = True
+            record.has_thread = True
         record.context = submitters.copy()
         return True
 
@@ -260,13 +261,16 @@ class BatchEngine:
         """Hand calls to their carriers; those for threads in one go."""
         for record in records:
             record.is_admitted = True
-        blocking = [record for record in records if not record.hosted]
+        blocking = [record for record in records if record.has_thread]
         # Before a worker sees any: one whose value is awaitable becomes hosted.
-        hosted = [record for record in records if record.hosted]
+        others = [record for record in records if not record.has_thread]
         if blocking:
             self.state.lane.put(self, blocking)
-        for record in hosted:
-            self.start_on_loop(record)
+        for record in others:
+            if record.hosted:
+                self.start_on_loop(record)
+            else:
+                self.state.submissions.put(record)
 
     def start_on_loop(self, record: CallRecord) -> None:
         """Start a call as a task of the host, which is made if there is none."""

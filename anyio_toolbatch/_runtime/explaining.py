@@ -63,6 +63,8 @@ def _in_words(wait: Wait, batch: BatchEngine) -> str:
             return f"waits for a place: {wait.what}={limit}, all taken by {calls}"
         case "thread":
             return f"waits for a thread: max_threads={wait.what}"
+        case "executor":
+            return "waits for its executor to begin it"
         case "paths":
             return "waits for paths to be resolved, its own or an earlier call's"
         case _:
@@ -72,7 +74,8 @@ def _in_words(wait: Wait, batch: BatchEngine) -> str:
 def _wait_of(record: CallRecord) -> Wait:
     scheduling = record.batch.state.scheduling
     if scheduling is None:
-        return Wait("turn" if record.hosted else "thread", _thread_limit(record), [])
+        line = "thread" if record.has_thread else "turn"
+        return Wait(_if_admitted(record, line), _thread_limit(record), [])
     for _ in range(3):
         try:
             wait = scheduling.core.wait_of(record)
@@ -80,8 +83,14 @@ def _wait_of(record: CallRecord) -> Wait:
             continue
         if wait is None and scheduling.waits_for_paths(record):
             return Wait("paths", None, [])
-        return wait or Wait("turn", None, [])
+        return wait or Wait(_if_admitted(record, "turn"), None, [])
     return Wait("turn", None, [])
+
+
+def _if_admitted(record: CallRecord, line: str) -> str:
+    """Return what a call waits for that may start, as far as we are concerned."""
+    is_elsewhere = record.tool.carrier == "executor" and record.is_admitted
+    return "executor" if is_elsewhere else line
 
 
 def _thread_limit(record: CallRecord) -> int:

@@ -413,7 +413,7 @@ class ToolRunner:
             open_batches=len(engines),
             waiting=len(waiting),
             running=len(running),
-            running_threads=sum(not record.hosted for record in running),
+            running_threads=sum(record.has_thread for record in running),
             detached=tuple(sorted(detached, key=lambda call: call.since)),
             late_results=self._late_results,
             waiting_calls=tuple(waiting_call(record) for record in waiting),

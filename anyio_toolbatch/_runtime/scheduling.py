@@ -101,7 +101,7 @@ class Scheduling:
         for record in records:
             # One that has ended, and whose end the loop has not heard of yet,
             # has left its thread to the next.
-            has_thread = not record.hosted and not record.ended
+            has_thread = record.has_thread and not record.ended
             self._add(record, Needs(thread=has_thread, slot=False), ask=False)
         adopted = set(records)
         # Their places are free: nobody else can have had them.
@@ -174,7 +174,7 @@ class Scheduling:
         needs = Needs(
             modes,
             tool.exclusive,
-            not record.hosted,
+            record.has_thread,
             tool.needs_slot,
             None if tool.max_concurrency is None else tool,
             tool.max_concurrency,

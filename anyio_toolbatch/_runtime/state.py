@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .._core.record import CallRecord
 from .._core.scheduler import Limits
 from .._errors import TooManyDetachedError
+from .._model.calls import ToolCall
 from .._model.statistics import DetachedCall
+from .executors import Submissions
 from .scheduling import Scheduling
 from .thread_carrier import THREAD_CARRIER
 from .threads import Lane
@@ -39,17 +41,30 @@ if TYPE_CHECKING:
 __all__ = ("DetachedAccount", "LoopState")
 
 
+class Helper(Protocol):
+    """What has a thread on behalf of a call that has not started."""
+
+    @property
+    def call(self) -> ToolCall: ...
+
+    @property
+    def batch(self) -> Any: ...
+
+    reported: bool
+    """The thread is back; any thread writes it."""
+
+
 class DetachedAccount:
     """The calls that were let go and still run; see the race at the file's head."""
 
     def __init__(self) -> None:
-        self._threads: dict[CallRecord, float] = {}
-        self._others: dict[CallRecord, float] = {}
+        self._threads: dict[Helper, float] = {}
+        self._others: dict[Helper, float] = {}
         self.threads = self._threads.keys()
-        """The calls that occupy threads."""
+        """What occupies threads: calls, and those that have one for a call."""
 
     def enter(self, records: list[CallRecord], since: float) -> None:
-        threads = [record for record in records if not _ends_soon(record)]
+        threads: list[Helper] = [record for record in records if not _ends_soon(record)]
         self._threads.update(dict.fromkeys(threads, since))
         if len(threads) < len(records):
             self._others.update({r: since for r in records if _ends_soon(r)})
@@ -57,17 +72,17 @@ class DetachedAccount:
             if record.reported:
                 self.strike(record)
 
-    def enter_helper(self, record: CallRecord) -> None:
+    def enter_helper(self, helper: Helper) -> None:
         """Enter a thread that was left in what was done for a call, before its start."""
-        self._threads[record] = time.monotonic()
-        if record.reported:
-            self.strike(record)
+        self._threads[helper] = time.monotonic()
+        if helper.reported:
+            self.strike(helper)
 
-    def strike(self, record: CallRecord) -> None:
-        """Take out a call that has ended; `record.reported` must be set. Any thread."""
+    def strike(self, helper: Helper) -> None:
+        """Take out a call that has ended; its `reported` must be set. Any thread."""
         if self._threads or self._others:
-            self._threads.pop(record, None)
-            self._others.pop(record, None)
+            self._threads.pop(helper, None)
+            self._others.pop(helper, None)
 
     def __len__(self) -> int:
         return len(self._threads) + len(self._others)
@@ -95,8 +110,8 @@ class DetachedAccount:
 
 
 def _ends_soon(record: CallRecord) -> bool:
-    """Tell whether a call occupies no thread, or one whose process is being killed."""
-    return record.hosted or (record.was_cut and record.tool.carrier == "process")
+    """Tell whether a call occupies no thread of ours, or one whose process is being killed."""
+    return not record.has_thread or (record.was_cut and record.tool.carrier == "process")
 
 
 class LoopState:
@@ -120,6 +135,7 @@ class LoopState:
         self.account = account
         self.approver = approver
         self.lane = Lane(max_threads, THREAD_CARRIER)
+        self.submissions = Submissions()
         self.limits = Limits(max_concurrency, max_threads, cleanup_grace)
         self.scheduling: Scheduling | None = None
         """There as soon as calls may have to wait for more than a thread."""
@@ -193,10 +209,10 @@ class LoopState:
             self.scheduling.core.leave_thread(record)
             self.scheduling.grant()
 
-    def helper_ended(self, record: CallRecord) -> None:
+    def helper_ended(self, helper: Helper) -> None:
         """A thread that was left in what was done for a call is free; in that thread."""
-        record.reported = True
-        self.account.strike(record)
+        helper.reported = True
+        self.account.strike(helper)
         self.hub.post(LoopState._tell_detached_waiters, self)
 
     def ended_late(self, record: CallRecord) -> None:
@@ -214,6 +230,7 @@ class LoopState:
     def forget(self, batch: BatchEngine) -> None:
         """Drop what waits of a batch that was cut; its calls are released one by one."""
         self.lane.forget(batch)
+        self.submissions.forget(batch)
         if self.approver is not None:
             self.approver.lane.forget(batch)
         if self.scheduling is not None:
@@ -225,6 +242,17 @@ class LoopState:
     def is_full(self) -> bool:
         """No further blocking call may start: too many were let go and still run."""
         return len(self.account.threads) >= self.max_detached
+
+    @property
+    def refuses_submissions(self) -> bool:
+        """
+        No call may be given to an executor: it is full, and that has kept threads before.
+
+        Threads that calls were left in are no obstacle: the executor has its own.
+        """
+        return self.is_full and any(
+            not isinstance(helper, CallRecord) for helper in list(self.account.threads)
+        )
 
     def _tell_detached_waiters(self) -> None:
         if self._detached_waiters and not len(self.account):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from .._core.record import CallRecord
 from .cancellation import Draining, Stopper
 from .context import run_hooks, set_flag
+from .executors import ExecutorCall
 from .hub import Hub
 from .nesting import stop_inner_batches
 from .processes import ProcessCall
@@ -67,8 +68,11 @@ class Teller:
 
     def stop(self, record: CallRecord) -> None:
         """End what was started for a call that was let go, where that can be done."""
-        if isinstance(record.stopper, ProcessCall):
-            record.stopper.kill()
+        stopper = record.stopper
+        if isinstance(stopper, ProcessCall):
+            stopper.kill()
+        elif isinstance(stopper, ExecutorCall):
+            stopper.stop()
 
     def drain(self, stopper: Stopper) -> None:
         """Tell an async call to stop, and again after a pause, until it has."""

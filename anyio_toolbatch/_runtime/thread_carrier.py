@@ -25,7 +25,7 @@ from .tool_body import body_of, close_awaitable
 if TYPE_CHECKING:
     from .engine import BatchEngine
 
-__all__ = ("HOOK_CARRIER", "THREAD_CARRIER", "OwnLoop")
+__all__ = ("HOOK_CARRIER", "THREAD_CARRIER", "OwnLoop", "begin", "end", "report")
 
 
 class _ThreadCarrier:
@@ -38,24 +38,15 @@ class _ThreadCarrier:
         if batch.refuses(record):
             return True
         state = batch.state
-        if len(state.account.threads) >= state.max_detached:
+        if record.has_thread and len(state.account.threads) >= state.max_detached:
             record.landing = batch.land_refused
             return True
         if record.tool.carrier == "process" and not self._prepare_process(batch, record):
             return True
-        # Before the ticket is taken: who finds it gone may read this.
-        clock = batch.hub.clock
-        record.started_at = clock()
-        try:
-            batch.tickets.starts.remove(record)
-        except KeyError:
+        if not begin(batch, record):
             _give_back(record)
-            return True
-        # Once more: it may have been interrupted since the first look.
-        if batch.must_not_start(record):
-            return self._hold_back(batch, record)
-        if batch.publisher.wants_starts or record.tool.timeout is not None:
-            batch.hub.post(batch.land_start, record)
+            was_let_go = record.landing == batch.land_late_quietly
+            return not was_let_go
         try:
             value = record.context.run(_call, record)
         except BaseException as exc:  # noqa: BLE001 - a tool's failure, whatever it is
@@ -68,19 +59,7 @@ class _ThreadCarrier:
             ):
                 return self._leave_to_loop(batch, record, value)
             record.value = value
-        record.ended_at = clock()
-        record.ended = True
-        record.cancel_hooks = None  # what they would unblock is over
-        try:
-            batch.tickets.ends.remove(record)
-        except KeyError:
-            record.landing = batch.land_late
-            return False
-        if record.error is not None:
-            # At once, not when the loop gets to it: nothing may start meanwhile.
-            batch.halt_after(record.error)
-        record.landing = batch.land
-        return True
+        return end(batch, record)
 
     def _prepare_process(self, batch: BatchEngine, record: CallRecord) -> bool:
         """Have a process ready for the call; False if there is none, or no need any more."""
@@ -96,24 +75,6 @@ class _ThreadCarrier:
             record.error = exc
             record.landing = batch.land_unstartable
             return False
-        return True
-
-    def _hold_back(self, batch: BatchEngine, record: CallRecord) -> bool:
-        """
-        A cut has overtaken the worker: the tool must not begin any more.
-
-        The end ticket decides who says so. If the worker has it, the cut finds
-        both tickets gone and `held_back`, and knows that the tool never ran.
-        If the cut has it, it has let go of a running call, and of this thread.
-        """
-        _give_back(record)
-        record.held_back = record.ended = True
-        try:
-            batch.tickets.ends.remove(record)
-        except KeyError:
-            record.landing = batch.land_late_quietly
-            return False
-        record.landing = batch.land_held_back
         return True
 
     def _leave_to_loop(self, batch: BatchEngine, record: CallRecord, value: Any) -> bool:
@@ -133,28 +94,84 @@ class _ThreadCarrier:
             record.landing = batch.land_late_quietly
             return False
         record.value = value
-        record.hosted = True
+        record.move_to_loop()
         batch.tickets.ends.add(record)
         record.landing = batch.land_awaitable
         return True
 
     def report(self, record: CallRecord) -> None:
-        landing, record.landing = record.landing, None
-        if landing is not None:
-            batch: BatchEngine = record.batch
-            if not batch.hub.post(landing, record):
-                batch.halted = True  # the loop is gone: what waits has no one left
-            if record.halted:
-                # After the post: whoever finds the account empty knows that
-                # all late ends are in the mailbox.
-                record.reported = True
-                batch.state.account.strike(record)
+        report(record)
 
     def thread_failed(self, record: CallRecord, error: BaseException) -> None:
         record.batch.hub.post(record.batch.land_thread_failed, (record, error))
 
 
 THREAD_CARRIER = _ThreadCarrier()
+
+
+def begin(batch: BatchEngine, record: CallRecord) -> bool:
+    """Take a call's start ticket; False if its first line must not run. In any thread."""
+    # Before the ticket is taken: who finds it gone may read this.
+    record.started_at = batch.hub.clock()
+    try:
+        batch.tickets.starts.remove(record)
+    except KeyError:
+        return False
+    # Once more: it may have been interrupted since the first look.
+    if batch.must_not_start(record):
+        _hold_back(batch, record)
+        return False
+    if batch.publisher.wants_starts or record.tool.timeout is not None:
+        batch.hub.post(batch.land_start, record)
+    return True
+
+
+def _hold_back(batch: BatchEngine, record: CallRecord) -> None:
+    """
+    A cut has overtaken the worker: the tool must not begin any more.
+
+    The end ticket decides who says so. If the worker has it, the cut finds
+    both tickets gone and `held_back`, and knows that the tool never ran.
+    If the cut has it, it has let go of a running call, and of this thread.
+    """
+    record.held_back = record.ended = True
+    try:
+        batch.tickets.ends.remove(record)
+    except KeyError:
+        record.landing = batch.land_late_quietly
+    else:
+        record.landing = batch.land_held_back
+
+
+def end(batch: BatchEngine, record: CallRecord) -> bool:
+    """Take a call's end ticket, its value or error stored; False if it comes too late."""
+    record.ended_at = batch.hub.clock()
+    record.ended = True
+    record.cancel_hooks = None  # what they would unblock is over
+    try:
+        batch.tickets.ends.remove(record)
+    except KeyError:
+        record.landing = batch.land_late
+        return False
+    if record.error is not None:
+        # At once, not when the loop gets to it: nothing may start meanwhile.
+        batch.halt_after(record.error)
+    record.landing = batch.land
+    return True
+
+
+def report(record: CallRecord) -> None:
+    """Tell the loop what it has to do with a call."""
+    landing, record.landing = record.landing, None
+    if landing is not None:
+        batch: BatchEngine = record.batch
+        if not batch.hub.post(landing, record):
+            batch.halted = True  # the loop is gone: what waits has no one left
+        if record.halted:
+            # After the post: whoever finds the account empty knows that
+            # all late ends are in the mailbox.
+            record.reported = True
+            batch.state.account.strike(record)
 
 
 def _give_back(record: CallRecord) -> None:

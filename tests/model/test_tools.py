@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anyio_toolbatch
-from anyio_toolbatch import Tool, ToolCall
+from anyio_toolbatch import ExecutorCarrier, Tool, ToolCall
 from anyio_toolbatch._model.tools import as_tool, check_count, check_seconds, collect_tools
 
 
@@ -237,13 +237,13 @@ MISUSE: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "runs_in unknown",
         {"runs_in": "fiber"},
         ValueError,
-        "runs_in must be 'auto', 'loop', 'thread', 'process' or an Executor, not 'fiber'",
+        "runs_in must be 'auto', 'loop', 'thread', 'process', an Executor or an ExecutorCarrier, not 'fiber'",
     ),
     (
         "runs_in None",
         {"runs_in": None},
         TypeError,
-        "runs_in must be 'auto', 'loop', 'thread', 'process' or an Executor, not None",
+        "runs_in must be 'auto', 'loop', 'thread', 'process', an Executor or an ExecutorCarrier, not None",
     ),
     (
         "async in a process",
@@ -327,15 +327,24 @@ def test_async_function_in_an_executor_is_a_type_error(func: Callable[..., Any])
         Tool(func, runs_in=executor)
 
 
-def test_executor_is_not_available_yet() -> None:
-    """Nothing is silently ignored: the option is named."""
-    with (
-        concurrent.futures.ThreadPoolExecutor(1) as executor,
-        pytest.raises(
-            NotImplementedError, match=r"runs_in=.* is not available in this version"
-        ),
-    ):
-        Tool(sync_function, runs_in=executor)
+def test_executor_as_the_place() -> None:
+    """An executor is taken as it is, and in a carrier with its canceller."""
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        carrier = ExecutorCarrier(executor, lambda future: "abandoned")
+        assert Tool(sync_function, runs_in=executor).carrier == "executor"
+        assert Tool(sync_function, runs_in=carrier).carrier == "executor"
+        assert Tool(sync_function, runs_in=carrier).runs_in is carrier
+
+
+def test_carrier_of_something_else() -> None:
+    """What is no executor, or no plain function, is refused where it is given."""
+    with pytest.raises(TypeError, match=r"concurrent\.futures\.Executor, not str"):
+        ExecutorCarrier("ray")  # type: ignore[arg-type]
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        with pytest.raises(TypeError, match="canceller must be callable or None, not str"):
+            ExecutorCarrier(executor, "stop")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="canceller must be a plain function"):
+            ExecutorCarrier(executor, async_function)
 
 
 def test_unknown_option_is_a_type_error() -> None:
