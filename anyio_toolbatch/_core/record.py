@@ -68,6 +68,7 @@ class CallRecord:
         "cancel_hooks",
         "claims",
         "context",
+        "cpu_clock",
         "cut_reason",
         "cut_status",
         "ended",
@@ -120,6 +121,7 @@ class CallRecord:
         # -- written by whoever runs the tool
         self.started_at = 0.0
         self.ended_at = 0.0
+        self.cpu_clock: int | None = None  # of its thread
         self.value: Any = None
         self.error: BaseException | None = None
         self.kept_partial: Any = UNSET

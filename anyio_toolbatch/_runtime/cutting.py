@@ -345,6 +345,8 @@ class Cutter:
         """Tell the running calls, then the observers; a small step each."""
         engine = self._engine
         endings = engine.ledger.endings
+        busy_threads = engine.state.account.busy_threads
+        busy_threads.look()
         for record in records:
             ending = endings[record.index]
             # Who has given an answer of its own meanwhile is left alone.
@@ -353,6 +355,8 @@ class Cutter:
                     engine.teller.tell(record, grace)
                 if ending is not None:
                     engine.teller.stop(record)
+            if ending is not None and not record.reported:
+                busy_threads.watch(record)
             yield
         yield from engine.publisher.feed()
 

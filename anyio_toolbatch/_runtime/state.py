@@ -27,6 +27,7 @@ from .._core.scheduler import Limits
 from .._errors import TooManyDetachedError
 from .._model.calls import ToolCall
 from .._model.statistics import DetachedCall
+from .busy_threads import BusyThreads
 from .executors import Submissions
 from .scheduling import Scheduling
 from .thread_carrier import THREAD_CARRIER
@@ -62,6 +63,7 @@ class DetachedAccount:
         self._others: dict[Helper, float] = {}
         self.threads = self._threads.keys()
         """What occupies threads: calls, and those that have one for a call."""
+        self.busy_threads = BusyThreads()
 
     def enter(self, records: list[CallRecord], since: float) -> None:
         threads: list[Helper] = [record for record in records if not _ends_soon(record)]

@@ -15,6 +15,7 @@ import anyio
 
 from .._core.record import CallRecord
 from .._errors import CallDetached
+from .busy_threads import cpu_clock_here
 from .cancellation import Draining, Outcome, Stopper, run_stoppable
 from .context import current, run_hooks
 from .hub import current_hub
@@ -47,6 +48,7 @@ class _ThreadCarrier:
             _give_back(record)
             was_let_go = record.landing == batch.land_late_quietly
             return not was_let_go
+        record.cpu_clock = cpu_clock_here()
         try:
             value = record.context.run(_call, record)
         except BaseException as exc:  # noqa: BLE001 - a tool's failure, whatever it is

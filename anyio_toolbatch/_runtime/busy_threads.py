@@ -1,0 +1,101 @@
+"""
+Warns of calls that were let go and keep computing in their threads.
+
+A loop in Python code that nobody can end takes the interpreter's time from
+everything else in the program, and nothing shows why all of it has become slow.
+Where the system tells how much processor time a thread has used (Linux does),
+this looks: when a batch is opened or calls are let go, since then it concerns
+somebody; there is no timer, and nothing runs while nothing is going on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from threading import get_ident
+
+from .._core.record import CallRecord
+
+__all__ = ("BusyThreads", "cpu_clock_here")
+
+logger = logging.getLogger("anyio_toolbatch.runtime")
+
+LOOK_AFTER = 1.0
+"""Seconds between two looks at a thread: who tidies up for less is no runaway."""
+WORTH_SAYING = 0.25
+"""The share of one processor that they take together."""
+BUSY_SHARE = 0.02
+"""The share from which a thread is one of them: many get little each."""
+
+
+def _no_clock() -> None:
+    return None
+
+
+def _cpu_clock_here() -> int | None:
+    return time.pthread_getcpuclockid(get_ident())
+
+
+cpu_clock_here = _cpu_clock_here if hasattr(time, "pthread_getcpuclockid") else _no_clock
+"""
+Return the clock of this thread's processor time, or None where there is none.
+
+In the thread itself: with the number of a thread that has ended, the system may crash.
+The clock may outlive its thread.
+"""
+
+
+class BusyThreads:
+    """The threads with calls that were let go, of one account. Loop thread only."""
+
+    def __init__(self) -> None:
+        self._marks: dict[CallRecord, tuple[float, float]] = {}
+        """Processor time used, and the time, at the last look."""
+
+    def watch(self, record: CallRecord) -> None:
+        """A call has been let go."""
+        used = _used(record)
+        if used is not None:
+            self._marks[record] = used, time.monotonic()
+
+    def look(self) -> None:
+        """Warn if those that were let go take a lot of time; once for each call."""
+        if not self._marks:
+            return
+        now = time.monotonic()
+        busy: dict[CallRecord, float] = {}
+        for record, (used_before, then) in list(self._marks.items()):
+            used = None if record.reported else _used(record)
+            if used is None:
+                del self._marks[record]
+            elif now - then >= LOOK_AFTER:
+                self._marks[record] = used, now
+                share = (used - used_before) / (now - then)
+                if share >= BUSY_SHARE:
+                    busy[record] = share
+        if sum(busy.values()) >= WORTH_SAYING:
+            for record in busy:
+                del self._marks[record]
+            _warn(list(busy), sum(busy.values()))
+
+
+def _used(record: CallRecord) -> float | None:
+    """Return the processor time that a call's thread has used, in seconds."""
+    if record.cpu_clock is None:
+        return None
+    try:
+        return time.clock_gettime(record.cpu_clock)
+    except OSError:  # the thread is gone
+        return None
+
+
+def _warn(records: list[CallRecord], share: float) -> None:
+    names = sorted({record.call.name for record in records})
+    logger.warning(
+        "%d detached calls (%s) keep computing in threads, and slow down everything else: "
+        "they take %.0f %% of a processor. Only a process can be ended: runs_in='process'",
+        len(records),
+        ", ".join(names),
+        share * 100,
+        extra={"tools": names, "processor_share": share},
+    )
