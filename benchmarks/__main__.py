@@ -7,9 +7,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from . import (
+# Absolute: the worker processes of anyio import this file outside its package.
+from benchmarks import (
     async_calls,
     blocking_calls,
+    busy_loops,
+    carriers,
     claims,
     commands,
     deaf_tool,
@@ -19,8 +22,8 @@ from . import (
     results,
     scaling,
 )
-from .backends import available
-from .report import Report, seconds
+from benchmarks.backends import available
+from benchmarks.report import Report, seconds
 
 Benchmark = Callable[[str, bool, Report], None]
 """Takes the event loop's name, whether to be quick, and where to report."""
@@ -34,6 +37,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "exit": process_exit.measure,
     "deaf": deaf_tool.measure,
     "commands": commands.measure,
+    "carriers": carriers.measure,
+    "busy": busy_loops.measure,
 }
 WITHOUT_LOOP: dict[str, Callable[[bool, Report], None]] = {
     "results": results.measure,
