@@ -16,6 +16,7 @@ from benchmarks import (
     claims,
     commands,
     deaf_tool,
+    frameworks,
     interrupts,
     peers,
     process_exit,
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 WITHOUT_LOOP: dict[str, Callable[[bool, Report], None]] = {
     "results": results.measure,
     "peers": peers.measure,
+    "frameworks": frameworks.measure,
 }
 
 

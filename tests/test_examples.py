@@ -15,6 +15,10 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 EXAMPLES = sorted(DOCS.glob("examples/*.py"))
 ANSWERS = {"approvals": "y\nn\nToo much at once\n"}
 """What is typed into an example that asks, by its name."""
+NEEDS = {"pydantic_ai_agent": "pydantic_ai"}
+"""The module without which an example is skipped; the nox session `integrations` has it."""
+ASYNCIO_ONLY = {"pydantic_ai_agent"}
+"""Examples of frameworks that run on nothing else."""
 LIVENESS = 30.0  # seconds, where one is meant
 
 
@@ -31,8 +35,11 @@ def test_example_prints_what_its_page_shows(
     example: Path, backend: str, tmp_path: Path
 ) -> None:
     """Each example runs to its end, and its output is the file that the page includes."""
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
+    for needed in (backend, NEEDS.get(example.stem, backend)):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed")
+    if backend != "asyncio" and example.stem in ASYNCIO_ONLY:
+        pytest.skip("its framework runs on asyncio only")
     ended = subprocess.run(
         [sys.executable, "-P", "-W", "error", example, backend],
         input=ANSWERS.get(example.stem, ""),
@@ -50,6 +57,7 @@ def test_example_prints_what_its_page_shows(
 def test_there_are_examples() -> None:
     """A folder that has moved must not pass for one without faults."""
     assert EXAMPLES
+    assert set(NEEDS) <= {example.stem for example in EXAMPLES}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

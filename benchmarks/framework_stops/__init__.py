@@ -1,0 +1,1 @@
+"""One program for each framework; `benchmarks/frameworks.py` runs them."""
