@@ -49,9 +49,9 @@ PYTHONS = list(
 )
 PACKAGE = "anyio_toolbatch"
 
-INTEGRATIONS = ["pydantic-ai"]
+INTEGRATIONS = ["pydantic-ai", "langgraph", "langchain"]
 """The extras that are tested with the real package, each in an environment of its own."""
-SIDE_BY_SIDE = {"pydantic-ai": "frameworks"}
+SIDE_BY_SIDE = dict.fromkeys(["pydantic-ai", "langchain"], "frameworks")
 """Extra → the benchmark that shows the package alone and with this library."""
 
 

@@ -27,6 +27,7 @@ PATIENCE = 60.0
 
 FRAMEWORKS = {
     "pydantic_ai": ("pydantic_ai", "pydantic-ai-slim"),
+    "langchain": ("langchain", "langchain"),
 }
 """Program → the module and the distribution that it needs."""
 

@@ -15,9 +15,13 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 EXAMPLES = sorted(DOCS.glob("examples/*.py"))
 ANSWERS = {"approvals": "y\nn\nToo much at once\n"}
 """What is typed into an example that asks, by its name."""
-NEEDS = {"pydantic_ai_agent": "pydantic_ai"}
+NEEDS = {
+    "langchain_agent": "langchain",
+    "langgraph_node": "langgraph",
+    "pydantic_ai_agent": "pydantic_ai",
+}
 """The module without which an example is skipped; the nox session `integrations` has it."""
-ASYNCIO_ONLY = {"pydantic_ai_agent"}
+ASYNCIO_ONLY = {"langchain_agent", "langgraph_node", "pydantic_ai_agent"}
 """Examples of frameworks that run on nothing else."""
 LIVENESS = 30.0  # seconds, where one is meant
 

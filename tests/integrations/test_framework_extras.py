@@ -10,7 +10,11 @@ import pytest
 
 @pytest.mark.parametrize(
     ("module", "needs", "extra"),
-    [("pydantic_ai", "pydantic_ai", "pydantic-ai")],
+    [
+        ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("langgraph", "langgraph", "langgraph"),
+        ("langchain", "langchain", "langchain"),
+    ],
 )
 def test_import_names_the_extra(module: str, needs: str, extra: str) -> None:
     """Also tested where the framework is installed: as if it were not."""
