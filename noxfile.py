@@ -49,9 +49,9 @@ PYTHONS = list(
 )
 PACKAGE = "anyio_toolbatch"
 
-INTEGRATIONS = ["pydantic-ai", "langgraph", "langchain"]
+INTEGRATIONS = ["pydantic-ai", "langgraph", "langchain", "openai-agents"]
 """The extras that are tested with the real package, each in an environment of its own."""
-SIDE_BY_SIDE = dict.fromkeys(["pydantic-ai", "langchain"], "frameworks")
+SIDE_BY_SIDE = dict.fromkeys(["pydantic-ai", "langchain", "openai-agents"], "frameworks")
 """Extra → the benchmark that shows the package alone and with this library."""
 
 

@@ -28,6 +28,7 @@ PATIENCE = 60.0
 FRAMEWORKS = {
     "pydantic_ai": ("pydantic_ai", "pydantic-ai-slim"),
     "langchain": ("langchain", "langchain"),
+    "openai_agents": ("agents", "openai-agents"),
 }
 """Program → the module and the distribution that it needs."""
 

@@ -18,10 +18,11 @@ ANSWERS = {"approvals": "y\nn\nToo much at once\n"}
 NEEDS = {
     "langchain_agent": "langchain",
     "langgraph_node": "langgraph",
+    "openai_agents_stop": "agents",
     "pydantic_ai_agent": "pydantic_ai",
 }
 """The module without which an example is skipped; the nox session `integrations` has it."""
-ASYNCIO_ONLY = {"langchain_agent", "langgraph_node", "pydantic_ai_agent"}
+ASYNCIO_ONLY = {"langchain_agent", "langgraph_node", "openai_agents_stop", "pydantic_ai_agent"}
 """Examples of frameworks that run on nothing else."""
 LIVENESS = 30.0  # seconds, where one is meant
 

@@ -14,6 +14,7 @@ import pytest
         ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
         ("langgraph", "langgraph", "langgraph"),
         ("langchain", "langchain", "langchain"),
+        ("openai_agents", "agents", "openai-agents"),
     ],
 )
 def test_import_names_the_extra(module: str, needs: str, extra: str) -> None:
