@@ -49,9 +49,11 @@ PYTHONS = list(
 )
 PACKAGE = "anyio_toolbatch"
 
-INTEGRATIONS = ["pydantic-ai", "langgraph", "langchain", "openai-agents"]
+INTEGRATIONS = ["pydantic-ai", "langgraph", "langchain", "openai-agents", "haystack"]
 """The extras that are tested with the real package, each in an environment of its own."""
-SIDE_BY_SIDE = dict.fromkeys(["pydantic-ai", "langchain", "openai-agents"], "frameworks")
+SIDE_BY_SIDE = dict.fromkeys(
+    ["pydantic-ai", "langchain", "openai-agents", "haystack"], "frameworks"
+)
 """Extra → the benchmark that shows the package alone and with this library."""
 
 
@@ -72,6 +74,7 @@ def tests(session: nox.Session) -> None:
 def integrations(session: nox.Session, extra: str) -> None:
     """Test one framework's module, and its example, against the framework itself."""
     install_group(session, "tests", f".[{extra}]")
+    session.env["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # a test tells nobody
     name = extra.replace("-", "_")
     session.run("pytest", f"tests/integrations/test_{name}.py", *session.posargs)
     # Only the examples that were skipped without the package.

@@ -29,6 +29,7 @@ FRAMEWORKS = {
     "pydantic_ai": ("pydantic_ai", "pydantic-ai-slim"),
     "langchain": ("langchain", "langchain"),
     "openai_agents": ("agents", "openai-agents"),
+    "haystack": ("haystack", "haystack-ai"),
 }
 """Program → the module and the distribution that it needs."""
 

@@ -16,13 +16,20 @@ EXAMPLES = sorted(DOCS.glob("examples/*.py"))
 ANSWERS = {"approvals": "y\nn\nToo much at once\n"}
 """What is typed into an example that asks, by its name."""
 NEEDS = {
+    "haystack_agent": "haystack",
     "langchain_agent": "langchain",
     "langgraph_node": "langgraph",
     "openai_agents_stop": "agents",
     "pydantic_ai_agent": "pydantic_ai",
 }
 """The module without which an example is skipped; the nox session `integrations` has it."""
-ASYNCIO_ONLY = {"langchain_agent", "langgraph_node", "openai_agents_stop", "pydantic_ai_agent"}
+ASYNCIO_ONLY = {
+    "haystack_agent",
+    "langchain_agent",
+    "langgraph_node",
+    "openai_agents_stop",
+    "pydantic_ai_agent",
+}
 """Examples of frameworks that run on nothing else."""
 LIVENESS = 30.0  # seconds, where one is meant
 

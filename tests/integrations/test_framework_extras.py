@@ -15,6 +15,7 @@ import pytest
         ("langgraph", "langgraph", "langgraph"),
         ("langchain", "langchain", "langchain"),
         ("openai_agents", "agents", "openai-agents"),
+        ("haystack", "haystack", "haystack"),
     ],
 )
 def test_import_names_the_extra(module: str, needs: str, extra: str) -> None:
