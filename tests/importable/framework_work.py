@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,10 +16,9 @@ from anyio_toolbatch import CallSettled, CallStarted, Event, ToolResult, ToolRun
 
 LIVENESS = 10.0  # seconds, where milliseconds are meant
 
-ASYNCIO = [
-    pytest.param(("asyncio", {"debug": True}), id="asyncio"),
-    pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-]
+ASYNCIO = [pytest.param(("asyncio", {"debug": True}), id="asyncio")]
+if sys.platform != "win32":
+    ASYNCIO.append(pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"))
 """The frameworks' own loops run on nothing else."""
 
 
