@@ -73,7 +73,7 @@ def _measure(program: str, title: str, quick: bool, report: Report) -> None:
                 usual = percentile([run[key] for run in counted], 0.5)
                 report.at_most(program, f"{name}: {key}", LEFT / 2, usual, seconds)
     report.table(
-        f"{title}: a stop while 1 of 8 blocking calls has {LEFT:.0f} s left "
+        f"{title}: a stop while 1 of 8 calls, all others done, blocks for {LEFT:.0f} s "
         f"(p50 of {len(counted)})",
         ("way", "awaiting code back", "run() returned", "process gone", "kept", "next valid"),
         rows,

@@ -135,7 +135,8 @@ class ToolBatchNode:
         Close the calls that a cancelled run left open; for a node at the graph's start.
 
         Each call gets the result that it had; if that is not known any more (another
-        process ran it), a text that says so.
+        process ran it), a text that says so. The state's messages need LangGraph's
+        `add_messages`, as `MessagesState` has it: answers are put in between.
         """
         messages = self._messages(state)
         closed: list[Any] = []
@@ -148,8 +149,10 @@ class ToolBatchNode:
             if isinstance(message, AIMessage):
                 kept = self._kept.pop(message.id, {})
                 for position, call in _open_calls(message, messages[at + 1 :]):
-                    update = kept.get(position) or self._message(call, NOT_KNOWN)
-                    answers += _messages_in(update, self._key)
+                    not_known = self._message(call, NOT_KNOWN)
+                    answers += _messages_in(kept.get(position), self._key) or _messages_in(
+                        not_known, self._key
+                    )
         closed += answers
         if len(closed) == len(messages):
             return None
@@ -228,7 +231,9 @@ def _open_calls(message: Any, after: Iterable[Any]) -> Iterator[tuple[int, Any]]
 
 
 def _messages_in(update: Any, key: str) -> list[Any]:
-    """Return the messages of what a `ToolNode` gives."""
+    """Return the messages of what a `ToolNode` gives, or of None."""
+    if update is None:
+        return []
     if isinstance(update, list):
         return [message for part in update for message in _messages_in(part, key)]
     values = update if isinstance(update, dict) else update.update
