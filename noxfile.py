@@ -49,11 +49,22 @@ PYTHONS = list(
 )
 PACKAGE = "anyio_toolbatch"
 
-INTEGRATIONS = ["pydantic-ai", "langgraph", "langchain", "openai-agents", "haystack"]
+INTEGRATIONS = [
+    "pydantic-ai",
+    "langgraph",
+    "langchain",
+    "openai-agents",
+    "haystack",
+    "google-adk",
+]
 """The extras that are tested with the real package, each in an environment of its own."""
-SIDE_BY_SIDE = dict.fromkeys(
-    ["pydantic-ai", "langchain", "openai-agents", "haystack"], "frameworks"
-)
+SIDE_BY_SIDE = {
+    "pydantic-ai": "frameworks",
+    "langchain": "frameworks",
+    "openai-agents": "frameworks",
+    "haystack": "frameworks",
+    "google-adk": "frameworks",
+}
 """Extra → the benchmark that shows the package alone and with this library."""
 
 

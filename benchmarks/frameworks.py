@@ -30,6 +30,7 @@ FRAMEWORKS = {
     "langchain": ("langchain", "langchain"),
     "openai_agents": ("agents", "openai-agents"),
     "haystack": ("haystack", "haystack-ai"),
+    "google_adk": ("google.adk", "google-adk"),
 }
 """Program → the module and the distribution that it needs."""
 
@@ -43,8 +44,15 @@ WAYS = {
 
 def measure(quick: bool, report: Report) -> None:
     for program, (module, distribution) in FRAMEWORKS.items():
-        if importlib.util.find_spec(module) is not None:
+        if _is_installed(module):
             _measure(program, f"{distribution} {version(distribution)}", quick, report)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False
 
 
 def _measure(program: str, title: str, quick: bool, report: Report) -> None:

@@ -16,6 +16,7 @@ EXAMPLES = sorted(DOCS.glob("examples/*.py"))
 ANSWERS = {"approvals": "y\nn\nToo much at once\n"}
 """What is typed into an example that asks, by its name."""
 NEEDS = {
+    "google_adk_agent": "google.adk",
     "haystack_agent": "haystack",
     "langchain_agent": "langchain",
     "langgraph_node": "langgraph",
@@ -24,6 +25,7 @@ NEEDS = {
 }
 """The module without which an example is skipped; the nox session `integrations` has it."""
 ASYNCIO_ONLY = {
+    "google_adk_agent",
     "haystack_agent",
     "langchain_agent",
     "langgraph_node",
@@ -41,6 +43,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
 
 
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_prints_what_its_page_shows(
@@ -48,7 +57,7 @@ def test_example_prints_what_its_page_shows(
 ) -> None:
     """Each example runs to its end, and its output is the file that the page includes."""
     for needed in (backend, NEEDS.get(example.stem, backend)):
-        if importlib.util.find_spec(needed) is None:
+        if not is_installed(needed):
             pytest.skip(f"{needed} is not installed")
     if backend != "asyncio" and example.stem in ASYNCIO_ONLY:
         pytest.skip("its framework runs on asyncio only")

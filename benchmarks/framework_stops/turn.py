@@ -82,12 +82,11 @@ def measure(make: Callable[[ToolRunner | None, Callable[..., str]], Turn]) -> No
 
         def watch() -> None:
             all_but_one_done()
+            found["start"] = time.monotonic()  # here: a tool may block the loop itself
             loop.call_soon_threadsafe(ready.set)
 
         threading.Thread(target=watch, daemon=True).start()
         await ready.wait()
-        start = time.monotonic()
-        found["start"] = start
         if how == "cancel":
             task.cancel()
         else:
@@ -100,7 +99,7 @@ def measure(make: Callable[[ToolRunner | None, Callable[..., str]], Turn]) -> No
             pass
         except Exception as exc:
             found["raised"] = type(exc).__name__
-        found["back"] = time.monotonic() - start
+        found["back"] = time.monotonic() - found["start"]
         try:
             asked, answers = await turn.next_request()
         except Exception as exc:

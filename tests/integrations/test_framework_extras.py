@@ -16,6 +16,7 @@ import pytest
         ("langchain", "langchain", "langchain"),
         ("openai_agents", "agents", "openai-agents"),
         ("haystack", "haystack", "haystack"),
+        ("google_adk", "google.adk", "google-adk"),
     ],
 )
 def test_import_names_the_extra(module: str, needs: str, extra: str) -> None:

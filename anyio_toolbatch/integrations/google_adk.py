@@ -1,0 +1,108 @@
+"""
+Google ADK: tools whose calls are run by a runner.
+
+``Agent(…, tools=runner_tools(runner, [search, read_file]))``: nothing else changes. ADK runs the calls of
+a turn side by side and asks each tool for its own answer, so each call is a batch of its
+own here. Plain functions, which ADK calls on the event loop itself, run in workers. Checks
+of arguments, confirmations and callbacks stay with ADK.
+"""
+
+# mypy and pyright look at this file without ADK, as the default checks have none.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import Tool, ToolCall, ToolRunner, current_call
+from .._model.tools import kind_of
+from ._frameworks import missing, require_asyncio, run_inline
+
+try:
+    from google.adk.tools import BaseTool, FunctionTool
+except ImportError as exc:
+    raise ImportError(missing("Google ADK", "google-adk")) from exc
+
+__all__ = ("Invocation", "runner_tools")
+
+Invoke = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """A call as ADK makes it: the `metadata` of its `ToolCall`."""
+
+    arguments: dict[str, Any]
+    tool_context: Any
+
+
+def runner_tools(
+    runner: ToolRunner,
+    tools: Iterable[Any],
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Any]:
+    """
+    Return the tools, with all their calls run by the runner.
+
+    Args:
+        runner: Runs them. Tools of its own are not used.
+        tools: ADK's tools, or plain functions. What is neither (a toolset) is given back
+            as it is.
+        options: By the name of a tool, options of `Tool` for it, such as ``writes``.
+    """
+    options = options or {}
+    made = []
+    for tool in tools:
+        if isinstance(tool, BaseTool):
+            made.append(_on_runner(runner, tool, options))
+        elif callable(tool):
+            made.append(_on_runner(runner, FunctionTool(tool), options))
+        else:
+            made.append(tool)
+    return made
+
+
+def _on_runner(
+    runner: ToolRunner, original: Any, options: Mapping[str, Mapping[str, Any]]
+) -> Any:
+    function, runs_in = _run, "loop"
+    if isinstance(original, FunctionTool) and kind_of(original.func) == "sync":
+        function, runs_in = _run_blocking, "thread"
+    invoke = original.run_async
+
+    async def run(**_arguments: Any) -> Any:
+        return await function(invoke)
+
+    own = {"runs_in": runs_in, **options.get(original.name, {})}
+    tool = Tool(run, name=original.name, **own)
+
+    async def run_async(*, args: dict[str, Any], tool_context: Any) -> Any:
+        require_asyncio("Google ADK")
+        call = ToolCall(
+            tool_context.function_call_id or "",
+            original.name,
+            args,
+            tool=tool,
+            metadata=Invocation(args, tool_context),
+        )
+        (result,) = await runner.run([call])
+        if isinstance(result.error, Exception) and result.reason is None:
+            raise result.error  # ADK's own callbacks decide about it
+        return {"error": result.text} if result.is_error else result.value
+
+    replaced = copy.copy(original)
+    replaced.run_async = run_async
+    return replaced
+
+
+async def _run(invoke: Invoke) -> Any:
+    call: Invocation = current_call().call.metadata
+    return await invoke(args=call.arguments, tool_context=call.tool_context)
+
+
+async def _run_blocking(invoke: Invoke) -> Any:
+    return await run_inline(lambda: _run(invoke))
