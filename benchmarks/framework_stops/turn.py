@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 import threading
 import time
@@ -53,6 +54,7 @@ class Turn:
 def measure(make: Callable[[ToolRunner | None, Callable[..., str]], Turn]) -> None:
     """Run one turn as the command line says, and write down what happened."""
     who, how, left, out = sys.argv[1:]
+    logging.disable(logging.CRITICAL)  # a scripted model gives some of them to talk about
     done = threading.Semaphore(0)
     waiting = threading.Event()
     found: dict[str, Any] = {}
