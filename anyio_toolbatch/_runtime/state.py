@@ -28,7 +28,7 @@ from .._errors import TooManyDetachedError
 from .._model.calls import ToolCall
 from .._model.statistics import DetachedCall
 from .busy_threads import BusyThreads
-from .executors import Submissions
+from .executors import ExecutorCall, Submissions
 from .scheduling import Scheduling
 from .thread_carrier import THREAD_CARRIER
 from .threads import Lane
@@ -92,9 +92,13 @@ class DetachedAccount:
     def calls(self) -> list[DetachedCall]:
         # Whole copies first: making the pairs may set off the collector, which up to
         # CPython 3.11 runs at once, in the middle; code that it calls lets workers in.
-        entries = [*dict(self._threads).items(), *dict(self._others).items()]
-        entries.sort(key=lambda entry: entry[1])
-        return [DetachedCall(r.call, r.batch.id, since) for r, since in entries]
+        entries: dict[Helper, float] = dict(self._others)
+        for helper, since in dict(self._threads).items():
+            # A call may have begun while a thread was giving it away: that is one call.
+            record = helper.record if isinstance(helper, ExecutorCall) else helper
+            entries.setdefault(record, since)
+        found = [DetachedCall(r.call, r.batch.id, since) for r, since in entries.items()]
+        return sorted(found, key=lambda detached: detached.since)
 
     def refusal(self, limit: int) -> TooManyDetachedError:
         """Word the refusal of a blocking call, naming what holds the places."""
