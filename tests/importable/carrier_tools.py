@@ -1,0 +1,142 @@
+"""
+Tools that leave traces in a folder, for carriers of all kinds; and an executor that can stop.
+
+Imports little: each call of `KillableExecutor` starts a Python that imports this file.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+LIVENESS = 20.0  # seconds where milliseconds are meant
+PAUSE = 0.002  # seconds between two looks at what another process may have done
+
+
+def leave_trace(folder: Path, name: str, text: str = "") -> None:
+    """Make a file at once, its content included; the order of traces is that of their times."""
+    hidden = folder / f".{name}-{os.getpid()}-{threading.get_ident()}"
+    hidden.write_text(text)
+    hidden.replace(folder / name)
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + LIVENESS
+    while not path.exists():
+        if time.monotonic() > until:
+            raise TimeoutError(f"nobody has made {path}")
+        time.sleep(PAUSE)
+
+
+def gated(folder: Path, name: str = "0") -> str:
+    """Runs until there is a file `go`."""
+    leave_trace(folder, f"started-{name}", str(os.getpid()))
+    wait_for(folder / "go")
+    leave_trace(folder, f"ended-{name}")
+    return f"value of {name}"
+
+
+def quick(folder: Path, name: str = "0") -> str:
+    leave_trace(folder, f"started-{name}", str(os.getpid()))
+    return f"value of {name}"
+
+
+def fails_late(folder: Path, name: str = "0") -> None:
+    gated(folder, name)
+    raise ValueError(f"error of {name}")
+
+
+def streams(folder: Path) -> Any:
+    yield "first"
+    leave_trace(folder, "started-0", str(os.getpid()))
+    wait_for(folder / "go")
+    yield "second"
+
+
+def streams_and_breaks(folder: Path) -> Any:
+    yield from quick(folder).split()
+    raise ValueError("no more")
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt("in the tool")
+
+
+def exits() -> None:
+    raise SystemExit(3)
+
+
+def dies(folder: Path) -> None:
+    leave_trace(folder, "started-dies")
+    os._exit(3)
+
+
+class KillableExecutor(Executor):
+    """Runs each call in a process of its own, and can kill it."""
+
+    def __init__(self) -> None:
+        self._processes: dict[Future[Any], subprocess.Popen[bytes]] = {}
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._processes[future] = process
+        try:
+            request = pickle.dumps((sys.path, pickle.dumps((fn, args, kwargs))))
+        except BaseException:
+            self.stop(future)
+            process.communicate()
+            raise
+        future.set_running_or_notify_cancel()
+        work = threading.Thread(
+            target=self._serve, args=(future, process, request), daemon=True
+        )
+        work.start()
+        return future
+
+    def _serve(
+        self, future: Future[Any], process: subprocess.Popen[bytes], request: bytes
+    ) -> None:
+        answer, _ = process.communicate(request)
+        self._processes.pop(future, None)
+        if process.returncode:
+            future.set_exception(ChildProcessError(f"ended with {process.returncode}"))
+            return
+        is_error, value = pickle.loads(answer)
+        if is_error:
+            future.set_exception(value)
+        else:
+            future.set_result(value)
+
+    def stop(self, future: Future[Any]) -> Any:
+        """What an `ExecutorCarrier` takes as its canceller."""
+        process = self._processes.get(future)
+        if process is not None:
+            process.kill()
+            process.wait()
+        return "stopped"
+
+
+_CHILD = """
+import os, pickle, sys
+sys.path, request = pickle.load(sys.stdin.buffer)
+answers, sys.stdout = sys.stdout.buffer, sys.stderr
+try:
+    function, args, kwargs = pickle.loads(request)
+    answer = False, function(*args, **kwargs)
+    answer = pickle.dumps(answer)
+except BaseException as error:
+    answer = pickle.dumps((True, error))
+answers.write(answer)
+answers.flush()
+os._exit(0)
+"""
