@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 from .backend import (
     Backend,
     LoopGoneError,
+    Waiter,
     backend_of,
     current_loop_key,
     local_of,
@@ -144,6 +145,13 @@ class Hub:
                 self.finish_chores()
                 self._chores_running = False
 
+    async def chores_until_now(self) -> None:
+        """Park until what has been put off so far is done; no checkpoint if nothing is."""
+        if self._chores:
+            waiter = self.backend.waiter()
+            self.run_in_slices(_set(waiter))
+            await waiter.wait()
+
     async def _work(self) -> None:
         try:
             for _ in range(self.backend.hops_to_run_after_wake):
@@ -174,6 +182,11 @@ class Hub:
         """Do now what was to be done in slices; for an orderly close."""
         while self._chores:
             self._step()
+
+
+def _set(waiter: Waiter) -> Iterator[None]:
+    waiter.set()
+    yield
 
 
 def current_hub() -> Hub:

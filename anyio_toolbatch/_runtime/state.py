@@ -268,6 +268,8 @@ class LoopState:
 
     async def wait_for_detached(self) -> None:
         """Park until no detached call is left and all late ends have been handled."""
+        # A cut enters threads that were left in a submit only after the turn is back.
+        await self.hub.chores_until_now()
         waiter = self.hub.backend.waiter()
         self._detached_waiters.append(waiter)
         self._tell_detached_waiters()

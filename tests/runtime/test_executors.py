@@ -201,6 +201,22 @@ async def test_stuck_submit_holds_neither_the_turn_nor_the_next(
     assert gate.started == 1
 
 
+async def test_thread_in_a_submit_is_waited_for_right_after_the_cut(
+    pool: ThreadPoolExecutor,
+) -> None:
+    """P10: it is entered after the turn is back; who waits for detached work waits for that."""
+    stuck = Stuck(pool)
+    gate = GatedTool("gated", runs_in=stuck)
+    async with ToolRunner([gate.tool]) as runner:
+        async with runner.open_batch(calls("gated")) as batch:
+            await stuck.wait_entered()
+            batch.interrupt()
+        assert not await runner.wait_detached(0.01)
+        stuck.gate.set()
+        assert await runner.wait_detached(LIVENESS)
+    assert gate.started == 0
+
+
 async def test_stuck_submits_are_capped(
     pool: ThreadPoolExecutor, promises: PromiseObserver
 ) -> None:
@@ -242,6 +258,8 @@ async def test_calls_that_executors_have_count_against_no_limit_of_threads(
             batch.interrupt()
         assert shape(*batch.results) == [CUT] * 2
         assert len(runner.statistics().detached) == 2
+        # The thread that has submitted them may not be quite back.
+        await until(lambda: not runner._live_states()[0].account.threads)
         (served,) = await runner.run(calls("blocking"))
         assert served.value == 1
         gate.open()
