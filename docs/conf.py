@@ -25,6 +25,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "carrier_table",
     "state_diagram",
 ]
 exclude_patterns = ["_build", "_ext", "changelog.d", "examples"]

@@ -6,6 +6,8 @@ Imports little: each call of `KillableExecutor` starts a Python that imports thi
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import os
 import pickle
 import subprocess
@@ -140,3 +142,120 @@ answers.write(answer)
 answers.flush()
 os._exit(0)
 """
+
+
+# -- the same for every carrier; those with `_async` run on an event loop ---------------
+
+session: contextvars.ContextVar[str] = contextvars.ContextVar("session", default="unset")
+
+
+async def gated_async(folder: Path, name: str = "0") -> str:
+    import anyio
+
+    leave_trace(folder, f"started-{name}", str(os.getpid()))
+    while not (folder / "go").exists():
+        await anyio.sleep(PAUSE)
+    return f"value of {name}"
+
+
+async def quick_async(folder: Path, name: str = "0") -> str:
+    return quick(folder, name)
+
+
+async def fails_late_async(folder: Path, name: str = "0") -> None:
+    fails_late(folder, name)
+
+
+async def exits_async() -> None:
+    exits()
+
+
+async def streams_async(folder: Path) -> Any:
+    yield "first"
+    await gated_async(folder)
+    yield "second"
+
+
+def stubborn(folder: Path) -> None:
+    gated(folder)
+
+
+async def stubborn_async(folder: Path) -> None:
+    import anyio
+
+    with anyio.CancelScope(shield=True):
+        await gated_async(folder)
+
+
+def attentive(folder: Path) -> str:
+    """Notes that it was told to stop, where it can be, and runs on."""
+    from anyio_toolbatch import on_cancel
+
+    with contextlib.suppress(RuntimeError):
+        on_cancel(lambda: leave_trace(folder, "told"))
+    return gated(folder)
+
+
+async def attentive_async(folder: Path) -> str:
+    try:
+        return await gated_async(folder)
+    except BaseException:
+        leave_trace(folder, "cancelled")
+        raise
+
+
+def takes(what: Any) -> str:
+    return "taken"
+
+
+async def takes_async(what: Any) -> str:
+    return "taken"
+
+
+def gives_a_lock() -> Any:
+    return threading.Lock()
+
+
+async def gives_a_lock_async() -> Any:
+    return threading.Lock()
+
+
+def reads_context() -> str:
+    return session.get()
+
+
+async def reads_context_async() -> str:
+    return session.get()
+
+
+def asks_for_its_call() -> str:
+    from anyio_toolbatch import current_call, on_cancel
+
+    on_cancel(int).unregister()
+    return current_call().call.id
+
+
+async def asks_for_its_call_async() -> str:
+    return asks_for_its_call()
+
+
+def reports() -> str:
+    from anyio_toolbatch import keep_partial, report_progress
+
+    keep_partial("half")
+    report_progress(1, 2)
+    return "all"
+
+
+async def reports_async() -> str:
+    return reports()
+
+
+def output() -> Any:
+    from anyio_toolbatch import ToolOutput
+
+    return ToolOutput("no such file", is_error=True)
+
+
+async def output_async() -> Any:
+    return output()
