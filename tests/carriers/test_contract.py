@@ -11,6 +11,7 @@ import importlib
 import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -503,36 +504,49 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
-def test_end_of_the_program(carrier: str, backend: str, folder: Path) -> None:
-    """P7: with a detached call under way: in silence, with status 0, and no process stays."""
+def start(folder: Path, carrier: str, backend: str) -> subprocess.Popen[str]:
     program = folder / "program.py"
     program.write_text(PROGRAM)
     root = Path(importlib.import_module("anyio_toolbatch").__file__ or "").parents[1]
     arguments = [program, IMPORTABLE, folder, carrier, backend]
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-X", "dev", "-W", "error", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(root)},
+        start_new_session=True,  # so that nothing of a test that fails is left
     )
+
+
+def test_end_of_the_program(carrier: str, tmp_path: Path) -> None:
+    """P7: with a detached call under way: in silence, with status 0, and no process stays."""
+    folders = {tmp_path / backend: backend for backend in ("asyncio", "uvloop", "trio")}
+    for folder in folders:
+        folder.mkdir()
+    programs = {f: start(f, carrier, backend) for f, backend in folders.items()}  # at once
+    is_waiting = expected(carrier, "exit") == "waits"
     try:
-        tools.wait_for(folder / "left")
-        is_waiting = expected(carrier, "exit") == "waits"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.3 if is_waiting else LIVENESS)
-        has_left = process.returncode is not None
-        (folder / "go").touch()
-        out, err = process.communicate(timeout=LIVENESS)
+        for folder in folders:
+            tools.wait_for(folder / "left")
+        if is_waiting:
+            time.sleep(10 * NEGATIVE)
+        for folder, process in programs.items():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0 if is_waiting else LIVENESS)
+            has_left = process.returncode is not None
+            (folder / "go").touch()
+            out, err = process.communicate(timeout=LIVENESS)
+            assert (process.returncode, out, err) == (0, "True\n", "")
+            assert (folder / "ended-0").exists() is not has_left
+            check(carrier, "exit", "leaves" if has_left else "waits")
+            pid = int((folder / "started-0").read_text())
+            deadline = time.monotonic() + LIVENESS
+            while is_running(pid):
+                assert time.monotonic() < deadline, "it has left a process"
+                time.sleep(0.02)
     finally:
-        process.kill()
-    assert (process.returncode, out, err) == (0, "True\n", "")
-    has_ended = (folder / "ended-0").exists()
-    assert has_ended is not has_left
-    check(carrier, "exit", "leaves" if has_left else "waits")
-    pid = int((folder / "started-0").read_text())
-    deadline = time.monotonic() + LIVENESS
-    while is_running(pid):
-        assert time.monotonic() < deadline, "it has left a process"
-        time.sleep(0.02)
+        for process in programs.values():
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,13 @@ def exits() -> None:
 def dies(folder: Path) -> None:
     leave_trace(folder, "started-dies")
     os._exit(3)
+
+
+def new_executor(kind: str, count: int = 1) -> Executor:
+    """One of the standard library's; forking a process with threads would warn."""
+    if kind == "threads":
+        return ThreadPoolExecutor(count)
+    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
 
 
 class KillableExecutor(Executor):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import logging
-import multiprocessing
 import os
 import pickle
 import random
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import (
     BrokenExecutor,
@@ -91,15 +92,10 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def new_processes(count: int = 1) -> ProcessPoolExecutor:
-    # Forking a process with threads warns, and a warning is a failure here.
-    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
-
-
 @pytest.fixture(scope="module")
 def processes() -> Iterator[ProcessPoolExecutor]:
     """Two processes, for all tests of this file: starting them takes long."""
-    with new_processes(2) as executor:
+    with tools.new_executor("processes", 2) as executor:
         yield executor
 
 
@@ -396,7 +392,7 @@ async def test_cut_of_a_call_that_has_just_been_dropped() -> None:
 
 async def test_broken_process_pool_fails_its_calls_honestly(folder: Path) -> None:
     """P1, P6, E9: one that died may have had effects; what was not sent has none."""
-    executor = new_processes()
+    executor = tools.new_executor("processes")
     both_kinds = [
         Tool(tools.dies, name="dies", runs_in=executor),
         Tool(tools.quick, name="quick", runs_in=executor),
@@ -418,7 +414,7 @@ async def test_broken_process_pool_fails_its_calls_honestly(folder: Path) -> Non
         assert result.started or not (folder / f"started-{n}").exists()
     assert not all(r.started for r in others)  # three at most leave ahead of time
     assert shape(refused) == [("failed", None, False, False)]
-    with new_processes() as fresh:
+    with tools.new_executor("processes") as fresh:
         (fine,) = await run_batch(
             [ToolCall("0", "quick", {"folder": folder})],
             [Tool(tools.quick, name="quick", runs_in=fresh)],
@@ -1221,6 +1217,26 @@ def test_loop_that_is_gone_before_the_work(
     anyio.run(is_empty, backend=backend)
     (folder / "go").touch()
     assert caplog.records == []
+
+
+async def test_nothing_is_kept_of_executors_and_calls_that_are_gone() -> None:
+    """P10: neither by the runner that has used them, nor by the other side."""
+
+    class Thing: ...
+
+    with ThreadPoolExecutor(1) as kept:
+        async with ToolRunner() as runner:
+            for _ in range(5):
+                with ThreadPoolExecutor(1) as executor:
+                    thing = Thing()
+                    watch = [weakref.ref(thing), weakref.ref(executor)]
+                    for place in (executor, kept):
+                        tool = Tool(lambda what: None, name="t", runs_in=place)
+                        await runner.run([ToolCall("0", "t", {"what": thing}, tool=tool)])
+                del tool, place, thing, executor
+                await until(lambda: gc.collect() + 1 and not any(ref() for ref in watch))
+            (state,) = runner._live_states()
+            assert len(state.submissions._lanes) == 1
 
 
 # -- by chance -------------------------------------------------------------------------------
