@@ -106,6 +106,7 @@ class _Request:
         self._value: Any = None
         self._error: BaseException | None = None
         self._answered = False
+        self._is_told = False
         self._stopper: Stopper | None = None
 
     # -- in the worker thread ----------------------------------------------
@@ -121,6 +122,8 @@ class _Request:
                 raise CallDetached
             while not self._done.acquire(timeout=LOOK_SECONDS):
                 if hub.backend.is_closed or record.batch.is_settled(record):
+                    # The cut, which tells the task, may look for it only after this.
+                    hub.post(_Request.cut, self)
                     raise CallDetached
         finally:
             requests.remove(self)
@@ -171,8 +174,10 @@ class _Request:
     def cut(self) -> None:
         """The call was cut: let the thread go, and tell the task to stop."""
         self._answer(None, CallDetached())
-        if self._stopper is not None and not self._stopper.ended:
-            self._record.batch.teller.drain(self._stopper)
+        stopper = self._stopper
+        if stopper is not None and not stopper.ended and not self._is_told:
+            self._is_told = True  # once: the thread may have asked for it, too
+            self._record.batch.teller.drain(stopper)
 
     def _answer(self, value: Any, error: BaseException | None) -> None:
         if not self._answered:
