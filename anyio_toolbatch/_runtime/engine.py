@@ -617,6 +617,11 @@ class BatchEngine:
         if is_last:
             self._close()
         return True
+    def is_gone(self, record: CallRecord) -> bool:
+        """Tell whether a call has its ending and does not go on by agreement; any thread."""
+        ending = self.ledger.endings[record.index]
+        return ending is not None and (record.ended or not ending.kept)
+
 
     def note_start(self, record: CallRecord) -> None:
         """Enter that a call has started, if its end comes before that news."""
