@@ -277,6 +277,9 @@ class BatchEngine:
         """Start a call as a task of the host, which is made if there is none."""
         if self.ledger.is_settled(record.index):
             return  # an eager sibling has cut it meanwhile
+        self._run_on_loop(record)
+
+    def _run_on_loop(self, record: CallRecord) -> None:
         self._spawn((run_on_loop, record, record.context, record.call.name))
 
     def _spawn(self, item: GroupItem) -> None:
@@ -523,11 +526,18 @@ class BatchEngine:
     def land_awaitable(self, record: CallRecord) -> None:
         """A blocking call gave an awaitable: the rest of it runs here."""
         self.state.leave_thread(record)
-        if self.ledger.is_settled(record.index):
+        ending = self.ledger.endings[record.index]
+        if ending is None:
+            self.start_on_loop(record)
+        elif ending.kept:
+            # Its end is late, whichever side of the hand-over the cut has met it on.
+            record.move_to_loop()
+            self.tickets.ends.discard(record)
+            self.state.account.leave_thread(record)
+            self._run_on_loop(record)
+        else:
             close_awaitable(record.value)
             self._task_ended_late(record)
-        else:
-            self.start_on_loop(record)
 
     def land_late_quietly(self, record: CallRecord) -> None:
         """A detached call has ended in a way that gives no result."""
