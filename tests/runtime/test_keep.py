@@ -451,6 +451,46 @@ async def test_a_kept_call_that_outlasts_the_grace(carrier: Carrier, tmp_path: P
             assert (await late.landed()).value == "booked"
 
 
+async def test_a_call_that_waits_is_not_kept(tmp_path: Path) -> None:
+    """P4, P6: there is nothing yet that could go on."""
+    late = Late()
+    with Work(thread, tmp_path) as work:
+        async with ToolRunner([work.tool], on_late=late, max_threads=1) as runner:
+            async with runner.open_batch([CALL, ToolCall("other", "book")]) as batch:
+                await begun(batch)
+                batch.interrupt()
+            first, second = batch.results
+            assert (first.started, second.started) == (True, False)
+            assert (second.detached, second.effects) == (False, "none")
+            assert GOES_ON not in second.text
+            work.finish()
+            assert (await late.landed()).index == 0
+
+
+@pytest.mark.parametrize(
+    "carrier", [c for c in CARRIERS if c in {thread, process}], ids=lambda c: c.__name__
+)
+async def test_a_kept_call_has_its_place_among_the_detached(
+    carrier: Carrier, tmp_path: Path
+) -> None:
+    """P10: it holds a thread, and is counted for as long as it does."""
+    late = Late()
+    tools = {"other": lambda: "ran"}
+    with Work(carrier, tmp_path) as work:
+        call = ToolCall("id", "book", tool=work.tool)
+        async with ToolRunner(tools, on_late=late, max_detached=1) as runner:
+            async with runner.open_batch([call]) as batch:
+                await begun(batch)
+                batch.interrupt()
+            (refused,) = await runner.run([ToolCall("0", "other")])
+            assert refused.reason is not None and refused.reason.kind == "too_many_detached"
+            work.finish()
+            await late.landed()
+            assert await runner.wait_detached(LIVENESS)
+            (result,) = await runner.run([ToolCall("0", "other")])
+            assert result.value == "ran"
+
+
 async def test_a_kept_call_may_still_use_its_loop(tmp_path: Path) -> None:
     """P5: the way to the loop is closed to what was told to stop, and only to that."""
     here = threading.get_ident()
