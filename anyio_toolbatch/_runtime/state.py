@@ -80,6 +80,12 @@ class DetachedAccount:
         if helper.reported:
             self.strike(helper)
 
+    def leave_thread(self, record: CallRecord) -> None:
+        """A call that was let go goes on without its thread."""
+        since = self._threads.pop(record, None)
+        if since is not None:
+            self._others[record] = since
+
     def strike(self, helper: Helper) -> None:
         """Take out a call that has ended; its `reported` must be set. Any thread."""
         if self._threads or self._others:

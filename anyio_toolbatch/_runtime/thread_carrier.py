@@ -85,15 +85,16 @@ class _ThreadCarrier:
 
         The thread gives up its end ticket and issues a new one for the rest.
         A cut that comes in between finds no ticket, but `awaiting`, and knows
-        that the call has not ended.
+        that the call has not ended. One that comes before has taken it, and it
+        is the loop that knows whether the call is to go on all the same.
         """
         record.awaiting = True
         try:
             batch.tickets.ends.remove(record)
         except KeyError:
-            record.ended = True
-            close_awaitable(value)
-            record.landing = batch.land_late_quietly
+            # Not `hosted` yet: the cut is counting the threads that it leaves.
+            record.value = value
+            record.landing = batch.land_awaitable
             return False
         record.value = value
         record.move_to_loop()
@@ -181,9 +182,14 @@ def report(record: CallRecord) -> None:
     landing, record.landing = record.landing, None
     if landing is not None:
         batch: BatchEngine = record.batch
+        goes_on = landing == batch.land_awaitable
         if not batch.hub.post(landing, record):
             batch.halted = True  # the loop is gone: what waits has no one left
-        if record.halted:
+            if goes_on:
+                close_awaitable(record.value)
+                record.value = None
+                goes_on = False
+        if record.halted and not goes_on:
             # After the post: whoever finds the account empty knows that
             # all late ends are in the mailbox.
             record.reported = True
