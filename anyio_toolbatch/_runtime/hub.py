@@ -102,15 +102,21 @@ class Hub:
                 # Nobody will ever read it; let go of what it holds.
                 self._queue.clear()
                 self._urgent.clear()
-                self._wake_pending.release()
+                self._release_flag()
                 return False
             except BaseException:
-                self._wake_pending.release()
+                self._release_flag()
                 raise
         return True
 
+    def _release_flag(self) -> None:
+        try:
+            self._wake_pending.release()
+        except RuntimeError:
+            pass  # it is free already, after a Ctrl-C in a post
+
     def _drain(self) -> None:
-        self._wake_pending.release()
+        self._release_flag()
         queue = self._queue
         for _ in range(ITEMS_PER_PASS):
             try:
