@@ -63,6 +63,26 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def ray(session: nox.Session) -> None:
+    """Run the tests of the Ray integration on a local node."""
+    test_engine(session, "ray")
+
+
+@nox.session
+def dask(session: nox.Session) -> None:
+    """Run the tests of the Dask integration on a local cluster."""
+    test_engine(session, "dask")
+
+
+def test_engine(session: nox.Session, extra: str) -> None:
+    """Not among the default ones: an engine is large, and slow to start."""
+    install_group(session, "tests", f".[{extra}]")
+    folder = "tests/integrations"
+    tests = session.posargs or [f"{folder}/test_engines.py", f"{folder}/test_{extra}.py"]
+    session.run("pytest", *tests)
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Measure which branches the suite reaches."""
     install_group(session, "tests", "--editable", ".")

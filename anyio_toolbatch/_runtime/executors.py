@@ -140,6 +140,11 @@ class ExecutorCall(Abandonable):
         """The thread that submits it is back, though nobody waits for that."""
 
     @property
+    def __name__(self) -> str:
+        """What an executor may show of it: the tool's name."""
+        return self._record.tool.name
+
+    @property
     def call(self) -> ToolCall:
         return self._record.call
 
