@@ -11,6 +11,6 @@ renders them.
 
 from __future__ import annotations
 
-from . import anthropic, openai_chat
+from . import anthropic, openai_chat, openai_responses
 
-__all__ = ("anthropic", "openai_chat")
+__all__ = ("anthropic", "openai_chat", "openai_responses")
