@@ -11,6 +11,6 @@ renders them.
 
 from __future__ import annotations
 
-from . import anthropic, gemini, openai_chat, openai_responses
+from . import anthropic, gemini, mcp, openai_chat, openai_responses
 
-__all__ = ("anthropic", "gemini", "openai_chat", "openai_responses")
+__all__ = ("anthropic", "gemini", "mcp", "openai_chat", "openai_responses")
