@@ -63,6 +63,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def formats(session: nox.Session) -> None:
+    """Check what the formats take and give against the providers' own type packages."""
+    install_group(session, "providers", ".")
+    session.run("pytest", "tests/integrations/formats", *session.posargs)
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Measure which branches the suite reaches."""
     install_group(session, "tests", "--editable", ".")

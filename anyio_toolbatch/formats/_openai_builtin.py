@@ -123,7 +123,7 @@ def computer_output(worded: Worded) -> dict[str, Any]:
         if checks:
             fields["acknowledged_safety_checks"] = fresh(list(checks), encodable)
         value = value["output"]
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and value.get("type") == "computer_screenshot":
         fields["output"] = fresh(dict(value), encodable)
     else:
         has_url = isinstance(value, str) and value.startswith(("data:", "http"))
