@@ -101,6 +101,13 @@ def integrations(session: nox.Session, extra: str) -> None:
 
 
 @nox.session
+def formats(session: nox.Session) -> None:
+    """Check what the formats take and give against the providers' own type packages."""
+    install_group(session, "providers", ".")
+    session.run("pytest", "tests/integrations/formats", *session.posargs)
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Measure which branches the suite reaches."""
     install_group(session, "tests", "--editable", ".")

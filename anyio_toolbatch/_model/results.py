@@ -21,7 +21,16 @@ from .._errors import ToolCallError
 from .calls import ToolCall
 from .frozen import Frozen
 
-__all__ = ("LateResult", "Reason", "Status", "ToolResult", "make_result", "text_of_value")
+__all__ = (
+    "LateResult",
+    "Reason",
+    "Status",
+    "ToolResult",
+    "goes_on",
+    "make_result",
+    "text_of_error",
+    "text_of_value",
+)
 
 
 class Status(enum.StrEnum):
@@ -282,6 +291,11 @@ class _ResultDraft(_ResultFields):
 
 make_result = cast("Callable[..., ToolResult]", _ResultDraft)
 """Make a `ToolResult` from its fields, in the order call … run_time of the draft."""
+
+
+def goes_on(result: ToolResult) -> bool:
+    """Tell whether the call was left to go on in the background, as its tool asks."""
+    return result._fate == "kept"  # pyright: ignore[reportPrivateUsage]
 
 
 class LateResult(Frozen):
