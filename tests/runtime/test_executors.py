@@ -603,6 +603,25 @@ def test_executor_that_forks_without_pickling_is_refused() -> None:
     assert "must pickle" in ended.stdout
 
 
+@pytest.mark.parametrize("how", ["sent", "called"])
+async def test_fence_of_a_call_that_was_cut_in_its_executors_queue(how: str) -> None:
+    """P4, P6: it was said not to have started, so it neither leaves nor runs any more."""
+    manual, ran = Manual(), [1]
+    tool = Tool(ran.pop, name="pop", runs_in=manual)
+    async with ToolRunner([tool]) as runner:
+        async with runner.open_batch([ToolCall("0", "pop")]) as batch:
+            call, _ = await manual.get()
+            batch.interrupt()
+        assert shape(*batch.results) == [NOT_STARTED]
+        if how == "sent":
+            with pytest.raises(CancelledError, match="before it was sent"):
+                pickle.dumps(call)
+        else:
+            assert call() is None
+        assert ran == [1]
+        assert await runner.wait_detached(0)
+
+
 class Lying(Future[Any]):
     def cancel(self) -> bool:
         return True
