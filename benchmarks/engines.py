@@ -49,7 +49,11 @@ def start_ray() -> tuple[Any, Callable[[], None]]:
     from anyio_toolbatch.integrations.ray import ray_carrier
 
     ray.init(
-        num_cpus=PLACES, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        "local",  # not a cluster that the machine happens to have
+        num_cpus=PLACES,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
     )
     return ray_carrier(), ray.shutdown
 

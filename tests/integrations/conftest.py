@@ -114,6 +114,7 @@ def _ray(workers_path: None) -> Iterator[Callable[[], None]]:
         def start() -> None:
             if not ray.is_initialized():
                 ray.init(
+                    "local",  # not a cluster that the machine happens to have
                     num_cpus=PLACES,
                     include_dashboard=False,
                     log_to_driver=False,

@@ -83,7 +83,9 @@ async def test_shutdown_of_ray_ends_the_call(ray_engine: Any, held: Any) -> None
                 (lost,) = await batch.wait()
         (refused,) = await runner.run([ray_engine.call(process_tools.pid)])
     assert (lost.status, lost.started) == (Status.FAILED, True)
-    assert "Ray was shut down" in str(lost.error)
+    # Ray kills its workers first, and now and then still tells of that.
+    told = isinstance(lost.error, ray.exceptions.RayError)
+    assert told or "Ray was shut down" in str(lost.error)
     assert (refused.status, refused.started) == (Status.FAILED, False)
     assert "call ray.init()" in str(refused.error)
     assert not ray.is_initialized()
