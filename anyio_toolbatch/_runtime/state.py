@@ -91,6 +91,7 @@ class DetachedAccount:
         if self._threads or self._others:
             self._threads.pop(helper, None)
             self._others.pop(helper, None)
+            self.busy_threads.forget(helper)
 
     def __len__(self) -> int:
         return len(self._threads) + len(self._others)
