@@ -54,7 +54,9 @@ class CallHandle:
 
         Returns:
             True if there was something to cut; False if the call is settled
-            or has been asked to stop before.
+            or has been asked to stop before. A call that is kept
+            (``on_interrupt="keep"``) can be stopped until its work has ended; its
+            result stays, and there is no late one.
 
         Threads:
             Any, and signal handlers. Never blocks.

@@ -732,7 +732,7 @@ class BatchEngine:
     @unbroken
     def cancel(self, record: CallRecord, message: str | None) -> bool:
         """From any thread or a signal handler; see the head of this file."""
-        if record.stopping or self.ledger.is_settled(record.index):
+        if record.stopping or self.is_gone(record):
             return False
         if self.stopping and (record.tool is None or record.tool.on_interrupt != "keep"):
             return False

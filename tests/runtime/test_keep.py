@@ -593,7 +593,7 @@ async def test_a_kept_call_leaves_its_thread_for_the_loop(when: str) -> None:
 
 
 @every_carrier
-@pytest.mark.parametrize("how", ["handle", "id", "timeout", "closed"])
+@pytest.mark.parametrize("how", ["handle", "id", "timeout", "closed", "later"])
 async def test_what_is_aimed_at_a_kept_call_stops_it(
     carrier: Carrier, how: str, tmp_path: Path, promises: PromiseObserver
 ) -> None:
@@ -616,12 +616,20 @@ async def test_what_is_aimed_at_a_kept_call_stops_it(
                         await begun(batch)
                         assert batch.interrupt()
                         assert handle.cancel()
+                    case "later":
+                        await begun(batch)
+                        assert batch.interrupt()
                     case _:
                         pass
+            if how == "later":
+                assert handle.result is not None and GOES_ON in handle.result.text
+                assert handle.cancel()
+                assert not handle.cancel()
             assert await runner.wait_detached(LIVENESS)
+            assert not handle.cancel()
     (result,) = batch.results
     kind = "call_timeout" if how == "timeout" else "call_cancelled"
-    if how == "closed":  # was told that it would go on, a moment before
+    if how in {"closed", "later"}:  # was told that it would go on, a moment before
         kind = "user_interrupt"
     else:
         assert GOES_ON not in result.text
