@@ -101,6 +101,13 @@ def integrations(session: nox.Session, extra: str) -> None:
 
 
 @nox.session
+def server(session: nox.Session) -> None:
+    """Test `examples/server.py` with real clients."""
+    install_group(session, "server", ".")
+    session.run("pytest", "tests/integrations/test_server_example.py", *session.posargs)
+
+
+@nox.session
 def formats(session: nox.Session) -> None:
     """Check what the formats take and give against the providers' own type packages."""
     install_group(session, "providers", ".")

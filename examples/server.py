@@ -7,9 +7,9 @@ Turns for several users at once, each with a stop button, over HTTP.
     curl -X POST localhost:8000/turns/ada/stop            # in another terminal
 
 One runner serves them all: its limits are the server's, its batches take turns. A
-turn runs in a task of the application, and tells its user what happens through a
-stream; who goes away closes the stream, and that stops the turn. Whatever stops
-it, each call in the user's history has its result, so that the next turn can begin.
+turn runs in a task of the application and tells its user what happens; when the user
+goes away it is stopped, too. Whatever stops it, each call in the user's history has its
+result, so that the next turn can begin.
 """
 
 from __future__ import annotations
@@ -95,13 +95,17 @@ async def start_turn(request: Request) -> Response:
     user.is_busy = True
     send, receive = anyio.create_memory_object_stream[str](100)
     request.app.state.tasks.start_soon(turn, user, text, send)
-    return StreamingResponse(body(receive), media_type="text/event-stream")
+    return StreamingResponse(body(user, receive), media_type="text/event-stream")
 
 
-async def body(receive: ObjectReceiveStream[str]) -> AsyncIterator[str]:
-    async with receive:
-        async for event in receive:
-            yield event
+async def body(user: User, receive: ObjectReceiveStream[str]) -> AsyncIterator[str]:
+    try:
+        async with receive:
+            async for event in receive:
+                yield event
+    finally:  # all has been told; or the user has gone away
+        if user.batch is not None:
+            user.batch.interrupt("the user has gone away")
 
 
 async def stop_turn(request: Request) -> Response:
