@@ -490,6 +490,14 @@ def test_anthropic_results_stand_alone_beside_an_unresolved_server_tool() -> Non
     assert anthropic.repair(history) == history
 
 
+def test_anthropic_results_come_before_a_message_of_another_role() -> None:
+    """Right behind the calls, whoever speaks next."""
+    system = {"role": "system", "content": "New rules."}
+    answer = result("a")
+    history = [use("a"), system, says(answer), says(TEXT)]
+    assert anthropic.repair(history) == [use("a"), says(answer), system, says(TEXT)]
+
+
 def test_gemini_calls_without_ids_pair_by_order_and_name() -> None:
     """Older models: the counts must be equal, and the names those of the calls."""
     calls = [{"functionCall": {"name": name}} for name in ("f", "g", "f")]
@@ -593,6 +601,18 @@ def test_mcp_cancelled_request_is_not_answered() -> None:
         "id": 21,
         "result": {"content": [{"type": "text", "text": LOST}], "isError": True},
     }
+
+
+def test_mcp_other_requests_keep_their_responses() -> None:
+    """Only requests for tools are answered from here, and notifications are let be."""
+    history = [
+        {"jsonrpc": "2.0", "method": "notifications/progress", "params": {}},
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+        {"jsonrpc": "2.0", "id": "1", "method": "tools/list"},
+        {"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}},
+        {"jsonrpc": "2.0"},
+    ]
+    assert mcp.repair(history) == history
 
 
 def load(provider: str, case: str) -> Any:
