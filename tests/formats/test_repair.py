@@ -420,6 +420,14 @@ def test_ids_that_come_again_each_turn_do_not_mix_turns() -> None:
     ]
     astray = [first, chat_tells("call_0"), second, chat_tells("call_0"), chat_tells("call_0")]
     assert openai_chat.repair(astray) == astray[:4]
+    # A second result of the second call is nothing that the first one has lost.
+    twice = [first, second, chat_tells("call_0", "r"), chat_tells("call_0", "double")]
+    assert openai_chat.repair(twice) == [
+        first,
+        chat_tells("call_0", LOST),
+        second,
+        chat_tells("call_0", "r"),
+    ]
 
 
 def test_result_is_moved_to_its_call_when_something_came_between() -> None:

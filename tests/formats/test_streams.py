@@ -517,6 +517,9 @@ def test_responses_whose_end_counts_otherwise_run_nothing_twice() -> None:
     # J5: two items of one id are two calls.
     assert [call.id for call in calls] == ["id_1", "id_2", "id_2"]
     assert len(stream.message) == 4
+    stream = openai_responses.CallStream()
+    end["response"]["output"] = [done(1)["item"]] * 2  # type: ignore[index]
+    assert [call.id for call in feed_all(stream, [done(1), end])] == ["id_1", "id_1"]
 
 
 def test_responses_cut_off_by_the_provider() -> None:
