@@ -31,7 +31,7 @@ class CallStream:
     """
 
     def __init__(self) -> None:
-        self._items: dict[Any, _Item] = {}
+        self._items: dict[int, _Item] = {}
         self._slots = Slots()
         self._is_closed = False
 
@@ -67,7 +67,7 @@ class CallStream:
         elif kind == "response.output_item.done":
             self._done(index, as_object(found.get("item"), "an output item") or {})
         elif kind in _DELTAS:
-            if index in self._items:
+            if isinstance(index, int) and index in self._items:
                 self._items[index].pieces.append(str_or_empty(found.get("delta")))
         elif kind in {"response.completed", "response.incomplete"}:
             response = as_object(found.get("response"), "a response") or {}
@@ -119,10 +119,11 @@ class CallStream:
         for place in sorted(among, key=lambda place: place != index):
             if _is_same(self._items[place].item, fields):
                 return place
-        return len(self._items) if index is None or index in self._items else index
+        is_free = isinstance(index, int) and index not in self._items
+        return index if is_free else max(self._items, default=-1) + 1
 
     def _item(self, index: Any, fields: Mapping[str, Any]) -> _Item:
-        if index is None:
+        if not isinstance(index, int):
             index = self._find(
                 None, fields, {n for n in self._items if not self._items[n].is_done}
             )
