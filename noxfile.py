@@ -49,6 +49,11 @@ PYTHONS = list(
 )
 PACKAGE = "anyio_toolbatch"
 
+INTEGRATIONS = ["mcp"]
+"""The extras that are tested with the real package, each in an environment of its own."""
+SIDE_BY_SIDE = {"mcp": "mcp"}
+"""Extra → the benchmark that shows the package alone and with this library."""
+
 
 def install_group(session: nox.Session, group: str, *more: str) -> None:
     session.install(*nox.project.dependency_groups(PYPROJECT, group), *more)
@@ -60,6 +65,39 @@ def tests(session: nox.Session) -> None:
     install_group(session, "tests", ".")
     # Not `python -m pytest`: that puts the source tree before the package.
     session.run("pytest", *session.posargs)
+
+
+@nox.session
+def ray(session: nox.Session) -> None:
+    """Run the tests of the Ray integration on a local node."""
+    test_engine(session, "ray")
+
+
+@nox.session
+def dask(session: nox.Session) -> None:
+    """Run the tests of the Dask integration on a local cluster."""
+    test_engine(session, "dask")
+
+
+def test_engine(session: nox.Session, extra: str) -> None:
+    """Not among the default ones: an engine is large, and slow to start."""
+    install_group(session, "tests", f".[{extra}]")
+    folder = "tests/integrations"
+    tests = session.posargs or [f"{folder}/test_engines.py", f"{folder}/test_{extra}.py"]
+    session.run("pytest", *tests)
+
+
+@nox.session
+@nox.parametrize("extra", INTEGRATIONS, ids=INTEGRATIONS)
+def integrations(session: nox.Session, extra: str) -> None:
+    """Test one framework's module, and its example, against the framework itself."""
+    install_group(session, "tests", f".[{extra}]")
+    name = extra.replace("-", "_")
+    session.run("pytest", f"tests/integrations/test_{name}.py", *session.posargs)
+    # Only the examples that were skipped without the package.
+    session.run("pytest", "tests/test_examples.py", "-k", name)
+    if extra in SIDE_BY_SIDE:
+        session.run("python", "-m", "benchmarks", "--only", SIDE_BY_SIDE[extra])
 
 
 @nox.session

@@ -17,6 +17,7 @@ from benchmarks import (
     commands,
     deaf_tool,
     interrupts,
+    mcp_stop,
     peers,
     process_exit,
     results,
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "commands": commands.measure,
     "carriers": carriers.measure,
     "busy": busy_loops.measure,
+    "mcp": mcp_stop.measure,
 }
 WITHOUT_LOOP: dict[str, Callable[[bool, Report], None]] = {
     "results": results.measure,

@@ -15,6 +15,8 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 EXAMPLES = sorted(DOCS.glob("examples/*.py"))
 ANSWERS = {"approvals": "y\nn\nToo much at once\n"}
 """What is typed into an example that asks, by its name."""
+NEEDS = {"mcp_tools": "mcp"}
+"""The module without which an example is skipped; the nox session `integrations` has it."""
 LIVENESS = 30.0  # seconds, where one is meant
 
 
@@ -31,8 +33,9 @@ def test_example_prints_what_its_page_shows(
     example: Path, backend: str, tmp_path: Path
 ) -> None:
     """Each example runs to its end, and its output is the file that the page includes."""
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
+    for needed in (backend, NEEDS.get(example.stem, backend)):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed")
     ended = subprocess.run(
         [sys.executable, "-P", "-W", "error", example, backend],
         input=ANSWERS.get(example.stem, ""),
@@ -50,6 +53,7 @@ def test_example_prints_what_its_page_shows(
 def test_there_are_examples() -> None:
     """A folder that has moved must not pass for one without faults."""
     assert EXAMPLES
+    assert set(NEEDS) <= {example.stem for example in EXAMPLES}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

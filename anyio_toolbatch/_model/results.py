@@ -212,8 +212,9 @@ class ToolResult(Frozen, _ResultFields):
             when = "" if reason.kind in _ONLY_BEFORE_START else " before it began"
             return f"Tool call not started: {done}{said}{when}. {_NO_EFFECTS}"
         if self._fate == "kept":
+            turn = _TURN_ENDED.get(reason.kind, f"was {done}")
             return (
-                f"The turn was {done}{said}; the tool call goes on in the background. "
+                f"The turn {turn}{said}; the tool call goes on in the background. "
                 "It may have side effects; its outcome is not known yet."
             )
         stopped = " and was stopped" if self._fate == "stopped" else ""
@@ -407,6 +408,9 @@ _INTERRUPTED_BY = {
     "approval_timeout": "timed out waiting for approval",
     "not_approved": "denied",
 }
+
+_TURN_ENDED = {"caller_cancelled": "was cancelled", "batch_timeout": "timed out"}
+"""Where the words above are not those for a turn."""
 
 _ONLY_BEFORE_START = frozenset({"approval_timeout", "not_approved"})
 
