@@ -45,8 +45,9 @@ def text_result(text: str, *, is_error: bool) -> dict[str, Any]:
 
 def response_to(request: object, id_: str, result: dict[str, Any]) -> dict[str, Any]:
     """Return the response with a request's own id; with `id_` if that is no request."""
-    is_request = isinstance(request, Mapping) and "method" in request
-    given = request.get("id", id_) if is_request else id_
+    given: object = id_
+    if isinstance(request, Mapping) and "method" in request:
+        given = request.get("id", id_)
     is_number = isinstance(given, int | float)
     echoed = given if is_number else encodable(str_or_empty(given))
     return {"jsonrpc": "2.0", "id": echoed, "result": result}

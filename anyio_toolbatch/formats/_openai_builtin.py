@@ -126,8 +126,9 @@ def computer_output(worded: Worded) -> dict[str, Any]:
     if isinstance(value, Mapping) and value.get("type") == "computer_screenshot":
         fields["output"] = fresh(dict(value), encodable)
     else:
-        has_url = isinstance(value, str) and value.startswith(("data:", "http"))
-        url = encodable(value) if has_url else _NO_SCREENSHOT
+        url = _NO_SCREENSHOT
+        if isinstance(value, str) and value.startswith(("data:", "http")):
+            url = encodable(value)
         fields["output"] = {"type": "computer_screenshot", "image_url": url}
     return fields
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from .._model.calls import ToolCall
 from ._openai_chat_wire import CUT_REASONS, call_of
@@ -111,12 +111,13 @@ class CallStream:
 
     def _field(self, key: str, value: Any) -> None:
         """Texts and lists grow; anything else is taken as it is."""
-        if isinstance(value, str):
-            pieces = self._fields.setdefault(key, _Pieces())
-            if _is_pieces(pieces):
-                pieces.append(value)
-        elif isinstance(value, list) and isinstance(so_far := self._fields.get(key), list):
-            so_far.extend(value)
+        so_far = self._fields.get(key)
+        if isinstance(value, str) and _is_pieces(so_far):
+            so_far.append(value)
+        elif isinstance(value, str):
+            self._fields[key] = _Pieces([value])
+        elif isinstance(value, list) and isinstance(so_far, list) and not _is_pieces(so_far):
+            so_far.extend(fresh(value))
         else:
             self._fields[key] = fresh(value)
 
@@ -161,7 +162,7 @@ class _Pieces(list[str]):
     __slots__ = ()
 
 
-def _is_pieces(value: object) -> bool:
+def _is_pieces(value: object) -> TypeGuard[_Pieces]:
     return isinstance(value, _Pieces)
 
 

@@ -31,7 +31,7 @@ class CallStream:
     """
 
     def __init__(self) -> None:
-        self._items: dict[Any, _Item] = {}
+        self._items: dict[int, _Item] = {}
         self._slots = Slots()
         self._is_closed = False
 
@@ -67,13 +67,11 @@ class CallStream:
         elif kind == "response.output_item.done":
             self._done(index, as_object(found.get("item"), "an output item") or {})
         elif kind in _DELTAS:
-            if index in self._items:
+            if isinstance(index, int) and index in self._items:
                 self._items[index].pieces.append(str_or_empty(found.get("delta")))
         elif kind in {"response.completed", "response.incomplete"}:
             response = as_object(found.get("response"), "a response") or {}
-            for place, item in enumerate(as_array(response.get("output")) or ()):
-                fields = as_object(item, "an output item") or {}
-                self._done(place, fields, is_cut=may_be_cut(response, fields))
+            self._ended(response)
         return self._slots.take()
 
     def close(self) -> list[ToolCall]:
@@ -106,9 +104,29 @@ class CallStream:
                 items.append(_incomplete(item))
         return items
 
+    def _ended(self, response: Mapping[str, Any]) -> None:
+        """Take what the whole response has and the stream had not; nothing twice."""
+        left = set(self._items)
+        for place, item in enumerate(as_array(response.get("output")) or ()):
+            fields = as_object(item, "an output item") or {}
+            # A gateway may have left items out, and then the places are others.
+            key = self._find(place, fields, left)
+            left.discard(key)
+            self._done(key, fields, is_cut=may_be_cut(response, fields))
+
+    def _find(self, index: Any, fields: Mapping[str, Any], among: set[Any]) -> Any:
+        """Return the place of an item by its ids; a new one if it is not there."""
+        for place in sorted(among, key=lambda place: place != index):
+            if _is_same(self._items[place].item, fields):
+                return place
+        is_free = isinstance(index, int) and index not in self._items
+        return index if is_free else max(self._items, default=-1) + 1
+
     def _item(self, index: Any, fields: Mapping[str, Any]) -> _Item:
-        if index is None:
-            index = len(self._items)
+        if not isinstance(index, int):
+            index = self._find(
+                None, fields, {n for n in self._items if not self._items[n].is_done}
+            )
         item = self._items.get(index)
         if item is None:
             item = self._items[index] = _Item(fresh(dict(fields)))
@@ -137,6 +155,13 @@ class _Item(Slot):
         super().__init__(item)
         self.is_done = False
         self.is_ours = item.get("type") in OUTPUT_OF and is_ours(item)
+
+
+def _is_same(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether two items are one, by all the ids that both have."""
+    ids = ((item.get(key), other.get(key)) for key in ("id", "call_id"))
+    known = [(a, b) for a, b in ids if a is not None and b is not None]
+    return item.get("type") == other.get("type") and all(a == b for a, b in known)
 
 
 def _incomplete(slot: Slot) -> dict[str, Any]:

@@ -8,7 +8,7 @@ of the old local shell has the call's `call_id` in its own `id`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from .._model.calls import ToolCall, broken_call
 from .._model.results import Status, goes_on
@@ -63,13 +63,10 @@ def is_ours(item: Mapping[str, Any]) -> bool:
     return kind in OUTPUT_OF
 
 
-def is_async(item: object) -> bool:
+def is_async(item: Mapping[str, Any]) -> bool:
     """Tell whether the model goes on without the output of this call."""
-    if not isinstance(item, Mapping):
-        return False
-    fields = cast("Mapping[str, Any]", item)
     # The SDK's objects spell it with an underscore.
-    return fields.get("async") is True or fields.get("async_") is True
+    return item.get("async") is True or item.get("async_") is True
 
 
 def call_of(item: Mapping[str, Any]) -> ToolCall:

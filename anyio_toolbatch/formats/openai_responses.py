@@ -140,8 +140,9 @@ def render_late(
             is given a result that is completed or failed.
 
     Returns:
-        One input item to append, or none: the call is not pending, since it had
-        its final output, or was never one that the model goes on without.
+        A list with the one input item to append. It is empty where the call is
+        not pending, since it had its final output, or was never one that the
+        model goes on without.
 
     Raises:
         TypeError: As `render_results`; or `sent` is no list of items.

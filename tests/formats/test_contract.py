@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import json
 from collections.abc import Callable
@@ -263,6 +264,24 @@ def texts_in(fmt: Format, rendered: Any) -> list[Any]:
 
 def to_wire(rendered: Any) -> bytes:
     return json.dumps(rendered, ensure_ascii=False).encode("utf-8")
+
+
+@pytest.mark.parametrize("module", [anthropic, gemini, mcp, openai_chat, openai_responses])
+def test_every_format_has_the_same_three(module: Any) -> None:
+    """§3.5: the signatures that programs outside this repository are written against."""
+
+    def shape(function: Any) -> list[tuple[str, str]]:
+        parameters = inspect.signature(function).parameters.values()
+        return [(p.name, p.kind.name) for p in parameters]
+
+    assert shape(module.parse_calls) == [("message", "POSITIONAL_OR_KEYWORD")]
+    assert shape(module.repair) == [("messages", "POSITIONAL_OR_KEYWORD")]
+    options = ["content", "max_chars_per_result", "max_chars_total", "spill"]
+    rendering = shape(module.render_results)
+    assert rendering[0] == ("results", "POSITIONAL_OR_KEYWORD")
+    assert rendering[1:5] == [(name, "KEYWORD_ONLY") for name in options]
+    for name in module.__all__:
+        assert inspect.getdoc(getattr(module, name))
 
 
 @each_format

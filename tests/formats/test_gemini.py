@@ -90,6 +90,13 @@ def test_what_the_provider_runs_is_no_call() -> None:
     assert parse_calls(parts) == []
 
 
+@pytest.mark.parametrize("body", [5, "f", [1], True])
+def test_call_that_is_no_object_is_invalid(body: object) -> None:
+    """R2: it has its place and gets its result."""
+    (call,) = parse_calls([{"functionCall": body}])
+    assert (call.id, call.name) == ("", "") and call.parse_error is not None
+
+
 @pytest.mark.parametrize("args", [[1], "{}", 5, True])
 def test_args_that_are_no_object_are_invalid(args: object) -> None:
     """R1: the call is kept, and why it can't run."""

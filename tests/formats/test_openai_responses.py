@@ -247,6 +247,7 @@ def test_computer_gets_its_screenshot() -> None:
     shot = {"type": "computer_screenshot", "image_url": "data:image/png;base64,AA"}
     checks = [{"id": "s1", "code": "malicious", "message": "hm"}]
     assert rendered(call, value=shot["image_url"])["output"] == shot
+    assert "acknowledged_safety_checks" not in rendered(call, value={"output": shot})
     item = rendered(call, value={"output": shot, "acknowledged_safety_checks": checks})
     assert (item["output"], item["acknowledged_safety_checks"]) == (shot, checks)
     item = cut(call, 0)
@@ -268,6 +269,26 @@ def test_client_run_tool_search() -> None:
     )
     item = rendered(call, Status.FAILED, error=OSError("x"))
     assert (item["status"], item["tools"]) == ("incomplete", [])
+
+
+def test_own_blocks_for_the_built_in_tools() -> None:
+    """Where a text has a place, the blocks' texts are joined; else they are taken as they are."""
+
+    def own(kind: str, blocks: Any, **fields: Any) -> Any:
+        call = built_in(kind, **fields)
+        (item,) = render_results([cut(call, 0)], content=lambda _: blocks)
+        return item["tools"] if kind == "tool_search_call" else item["output"]
+
+    parts = [{"stdout": "x", "stderr": "", "outcome": exit_of(0)}]
+    shot = {"type": "computer_screenshot", "image_url": "https://x/y.png"}
+    texts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert own("shell_call", parts, action={}) == parts
+    assert own("local_shell_call", texts, action={}) == "ab"
+    assert own("apply_patch_call", texts, operation={}) == "ab"
+    assert own("computer_call", [shot], action={}) == shot
+    assert own("computer_call", shot["image_url"], action={}) == shot
+    assert own("computer_call", [], action={})["image_url"].startswith("data:")
+    assert own("tool_search_call", texts, execution="client") == texts
 
 
 def test_call_made_by_hand_is_a_functions() -> None:
@@ -334,6 +355,9 @@ def test_late_result_of_a_call_with_a_final_output_is_not_rendered() -> None:
     assert sent[0]["status"] == "incomplete"
     assert render_late(late(plain), sent) == []
     assert render_late(late(ToolCall("a", "f")), sent) == []
+    assert rendered(ToolCall("a", "f", wire=5), value="x")["output"] == "x"
+    (item,) = render_results([kept(ToolCall("a", "f", wire=5))])
+    assert item["status"] == "incomplete"
 
 
 @pytest.mark.parametrize(

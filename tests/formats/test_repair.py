@@ -420,6 +420,14 @@ def test_ids_that_come_again_each_turn_do_not_mix_turns() -> None:
     ]
     astray = [first, chat_tells("call_0"), second, chat_tells("call_0"), chat_tells("call_0")]
     assert openai_chat.repair(astray) == astray[:4]
+    # A second result of the second call is nothing that the first one has lost.
+    twice = [first, second, chat_tells("call_0", "r"), chat_tells("call_0", "double")]
+    assert openai_chat.repair(twice) == [
+        first,
+        chat_tells("call_0", LOST),
+        second,
+        chat_tells("call_0", "r"),
+    ]
 
 
 def test_result_is_moved_to_its_call_when_something_came_between() -> None:
@@ -488,6 +496,14 @@ def test_anthropic_results_stand_alone_beside_an_unresolved_server_tool() -> Non
     assert anthropic.repair(history) == [asks, says(answer), says(TEXT)]
     asks["content"].append({"type": "web_search_tool_result", "tool_use_id": "s"})
     assert anthropic.repair(history) == history
+
+
+def test_anthropic_results_come_before_a_message_of_another_role() -> None:
+    """Right behind the calls, whoever speaks next."""
+    system = {"role": "system", "content": "New rules."}
+    answer = result("a")
+    history = [use("a"), system, says(answer), says(TEXT)]
+    assert anthropic.repair(history) == [use("a"), says(answer), system, says(TEXT)]
 
 
 def test_gemini_calls_without_ids_pair_by_order_and_name() -> None:
@@ -593,6 +609,18 @@ def test_mcp_cancelled_request_is_not_answered() -> None:
         "id": 21,
         "result": {"content": [{"type": "text", "text": LOST}], "isError": True},
     }
+
+
+def test_mcp_other_requests_keep_their_responses() -> None:
+    """Only requests for tools are answered from here, and notifications are let be."""
+    history = [
+        {"jsonrpc": "2.0", "method": "notifications/progress", "params": {}},
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+        {"jsonrpc": "2.0", "id": "1", "method": "tools/list"},
+        {"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "no"}},
+        {"jsonrpc": "2.0"},
+    ]
+    assert mcp.repair(history) == history
 
 
 def load(provider: str, case: str) -> Any:

@@ -107,6 +107,34 @@ def test_chat_texts_are_put_together() -> None:
     }
 
 
+def test_chat_fields_that_change_their_kind_and_messages_half_way() -> None:
+    """Whatever a server sends in fields of its own, the message is there at any time."""
+    stream = openai_chat.CallStream()
+    odd = piece(0, "a", "f", '{"n"')
+    odd["function"]["extra"] = odd["extra"] = {"signature": "s"}
+    events = [chunk(x="a"), chunk(x=["b"]), chunk(x="c"), chunk(odd, y="a"), chunk(y=["b"])]
+    assert (
+        feed_all(stream, [*events, chunk({"index": 0}, {"index": 0, "function": None})]) == []
+    )
+    assert stream.message == {
+        "role": "assistant",
+        "content": None,
+        "x": "c",
+        "y": ["b"],
+        "tool_calls": [
+            {
+                "id": "a",
+                "type": "function",
+                "function": {"name": "f", "arguments": '{"n"', "extra": {"signature": "s"}},
+                "extra": {"signature": "s"},
+            }
+        ],
+    }
+    assert stream.feed(chunk(piece(0, None, None, ": 1}"), reason="stop"))[0].arguments == {
+        "n": 1
+    }
+
+
 def test_chat_other_choices_are_not_run() -> None:
     """Of several choices one is the conversation: the first."""
     stream = openai_chat.CallStream()
@@ -141,6 +169,14 @@ def test_chat_other_choices_are_not_run() -> None:
         (
             [piece(0, "same", "f", '{"n": 1}'), piece(0, "same", "f", '{"n": 2}')],
             [("same", "f", {"n": 1}), ("same", "f", {"n": 2})],
+        ),
+        # Arguments that are null until they begin.
+        (
+            [
+                {"index": 0, "id": "a", "function": {"name": "f", "arguments": None}},
+                piece(0, None, None, "{}"),
+            ],
+            [("a", "f", {})],
         ),
         # Id and name come again with each piece, and once more at the end.
         (
@@ -343,6 +379,25 @@ def test_anthropic_whole_input_at_the_start() -> None:
     assert [c.arguments for c in feed_all(stream, [*events, ended()])] == [{"n": 1}, {"n": 2}]
 
 
+def test_anthropic_events_that_belong_to_nothing() -> None:
+    """What a broken server sends is passed over, and the message is there at any time."""
+    stream = anthropic.CallStream()
+    events = [
+        json_delta(5, "{"),
+        stop(5),
+        {"type": "message_delta", "delta": {}},
+        start(0),
+        delta(0, None),  # type: ignore[arg-type]
+        json_delta(0, '{"n": 1'),
+    ]
+    assert feed_all(stream, events) == []
+    assert stream.message["content"][0]["input"] == {"INVALID_JSON": '{"n": 1'}
+    assert feed_all(stream, [json_delta(0, "}"), stop(0), json_delta(0, "x"), stop(0)]) == [
+        ToolCall("id_0", "f", {"n": 1})
+    ]
+    assert stream.message["content"][0]["input"] == {"n": 1}
+
+
 def test_anthropic_message_of_an_interrupted_stream_can_be_sent() -> None:
     """What the provider would refuse is not in it; each call of ours is."""
     stream = anthropic.CallStream()
@@ -439,6 +494,32 @@ def test_responses_of_a_server_that_sends_the_end_alone() -> None:
     end = {"type": "response.completed", "response": {"status": "completed", "output": output}}
     assert [call.id for call in feed_all(stream, [done(0), end])] == ["id_0", "id_1"]
     assert stream.message == output
+
+
+def test_responses_without_places() -> None:
+    """A server that leaves `output_index` out: items are known by their ids."""
+    stream = openai_responses.CallStream()
+    events = [added(0), added(1), done(1, '{"n": 1}'), done(0), done(2)]
+    for event in events:
+        del event["output_index"]
+    assert [call.id for call in feed_all(stream, events)] == ["id_0", "id_1", "id_2"]
+    assert [item["call_id"] for item in stream.message] == ["id_0", "id_1", "id_2"]
+
+
+def test_responses_whose_end_counts_otherwise_run_nothing_twice() -> None:
+    """The whole response lacks an item: the others are still those that were handed out."""
+    stream = openai_responses.CallStream()
+    reasoning = {"type": "reasoning", "id": "rs"}
+    first = {"type": "response.output_item.done", "output_index": 0, "item": reasoning}
+    output = [done(1)["item"], done(2)["item"], done(2)["item"]]
+    end = {"type": "response.completed", "response": {"status": "completed", "output": output}}
+    calls = feed_all(stream, [first, done(1), arguments_delta(7, "{"), end])
+    # J5: two items of one id are two calls.
+    assert [call.id for call in calls] == ["id_1", "id_2", "id_2"]
+    assert len(stream.message) == 4
+    stream = openai_responses.CallStream()
+    end["response"]["output"] = [done(1)["item"]] * 2  # type: ignore[index]
+    assert [call.id for call in feed_all(stream, [done(1), end])] == ["id_1", "id_1"]
 
 
 def test_responses_cut_off_by_the_provider() -> None:
