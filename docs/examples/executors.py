@@ -51,6 +51,7 @@ async def main() -> None:
         for result in batch.results:
             print(result.call.id, result.text)
         print("all over:", await runner.wait_detached(5))
+    database.submit(shop.connection.close)
     database.shutdown()
 
 
