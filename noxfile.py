@@ -50,6 +50,7 @@ PYTHONS = list(
 PACKAGE = "anyio_toolbatch"
 
 INTEGRATIONS = [
+    "mcp",
     "pydantic-ai",
     "langgraph",
     "langchain",
@@ -59,6 +60,7 @@ INTEGRATIONS = [
 ]
 """The extras that are tested with the real package, each in an environment of its own."""
 SIDE_BY_SIDE = {
+    "mcp": "mcp",
     "pydantic-ai": "frameworks",
     "langchain": "frameworks",
     "openai-agents": "frameworks",
@@ -81,6 +83,26 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def ray(session: nox.Session) -> None:
+    """Run the tests of the Ray integration on a local node."""
+    test_engine(session, "ray")
+
+
+@nox.session
+def dask(session: nox.Session) -> None:
+    """Run the tests of the Dask integration on a local cluster."""
+    test_engine(session, "dask")
+
+
+def test_engine(session: nox.Session, extra: str) -> None:
+    """Not among the default ones: an engine is large, and slow to start."""
+    install_group(session, "tests", f".[{extra}]")
+    folder = "tests/integrations"
+    tests = session.posargs or [f"{folder}/test_engines.py", f"{folder}/test_{extra}.py"]
+    session.run("pytest", *tests)
+
+
+@nox.session
 @nox.parametrize("extra", INTEGRATIONS, ids=INTEGRATIONS)
 def integrations(session: nox.Session, extra: str) -> None:
     """Test one framework's module, and its example, against the framework itself."""
@@ -92,6 +114,20 @@ def integrations(session: nox.Session, extra: str) -> None:
     session.run("pytest", "tests/test_examples.py", "-k", name)
     if extra in SIDE_BY_SIDE:
         session.run("python", "-m", "benchmarks", "--only", SIDE_BY_SIDE[extra])
+
+
+@nox.session
+def server(session: nox.Session) -> None:
+    """Test `examples/server.py` with real clients."""
+    install_group(session, "server", ".")
+    session.run("pytest", "tests/integrations/test_server_example.py", *session.posargs)
+
+
+@nox.session
+def formats(session: nox.Session) -> None:
+    """Check what the formats take and give against the providers' own type packages."""
+    install_group(session, "providers", ".")
+    session.run("pytest", "tests/integrations/formats", *session.posargs)
 
 
 @nox.session

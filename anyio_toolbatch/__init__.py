@@ -1,8 +1,8 @@
 """
 Run a model's batch of tool calls; be interrupted; have the turn back at once.
 
-The names below are the whole public face, besides the submodules `formats`,
-`from_thread` and `testing`. Everything behind an underscore may change in any
+The names below are the whole public face, besides the submodules `blocking`,
+`formats`, `from_thread` and `testing`. Everything behind an underscore may change in any
 release.
 """
 

@@ -3,7 +3,8 @@ For tools in worker threads: call back into the event loop.
 
 The functions have the meanings of those in `anyio.from_thread`, which itself
 knows nothing of this library's threads. Once the call has been cut they raise
-`CallDetached` instead of reaching the loop: what is late does not land.
+`CallDetached` instead of reaching the loop: what is late does not land. A call
+that is kept (``on_interrupt="keep"``) uses them until its own end.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class _Request:
         self._value: Any = None
         self._error: BaseException | None = None
         self._answered = False
+        self._is_told = False
         self._stopper: Stopper | None = None
 
     # -- in the worker thread ----------------------------------------------
@@ -120,7 +122,9 @@ class _Request:
             if record.told or not hub.post(_Request._start, self):
                 raise CallDetached
             while not self._done.acquire(timeout=LOOK_SECONDS):
-                if hub.backend.is_closed or record.batch.is_settled(record):
+                if hub.backend.is_closed or record.batch.is_gone(record):
+                    # The cut, which tells the task, may look for it only after this.
+                    hub.post(_Request.cut, self)
                     raise CallDetached
         finally:
             requests.remove(self)
@@ -137,8 +141,9 @@ class _Request:
     def _start(self) -> None:
         record = self._record
         hub = record.batch.hub
-        # The fence: a call that has its ending reaches the loop no more.
-        if record.told or record.batch.is_settled(record):
+        # The fence: a call that has its ending reaches the loop no more. One that
+        # is kept has it, too, and was never told to stop: it needs its loop.
+        if record.told or record.batch.is_gone(record):
             self._answer(None, CallDetached())
         elif self._is_async:
             record.batch.run_visit(self, self._context, record.call.name)
@@ -171,8 +176,10 @@ class _Request:
     def cut(self) -> None:
         """The call was cut: let the thread go, and tell the task to stop."""
         self._answer(None, CallDetached())
-        if self._stopper is not None and not self._stopper.ended:
-            self._record.batch.teller.drain(self._stopper)
+        stopper = self._stopper
+        if stopper is not None and not stopper.ended and not self._is_told:
+            self._is_told = True  # once: the thread may have asked for it, too
+            self._record.batch.teller.drain(stopper)
 
     def _answer(self, value: Any, error: BaseException | None) -> None:
         if not self._answered:

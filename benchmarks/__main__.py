@@ -18,6 +18,7 @@ from benchmarks import (
     deaf_tool,
     frameworks,
     interrupts,
+    mcp_stop,
     peers,
     process_exit,
     results,
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "commands": commands.measure,
     "carriers": carriers.measure,
     "busy": busy_loops.measure,
+    "mcp": mcp_stop.measure,
 }
 WITHOUT_LOOP: dict[str, Callable[[bool, Report], None]] = {
     "results": results.measure,

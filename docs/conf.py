@@ -25,6 +25,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "carrier_table",
     "state_diagram",
 ]
 exclude_patterns = ["_build", "_ext", "changelog.d", "examples"]
@@ -45,6 +46,8 @@ napoleon_custom_sections = ["Cancellation", "Threads", "Source"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True, "undoc-members": True}
+# The pages are built without the packages of the integrations.
+autodoc_mock_imports = ["mcp"]
 # Defaults as they are written: `()` and not the repr of what was imported.
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
@@ -56,6 +59,7 @@ nitpick_ignore_regex = [
     (r"py:.*", rf"({'|'.join(sorted(sys.stdlib_module_names))})(\..+)?"),
     (r"py:.*", "|".join(name for name in dir(builtins) if name[0] != "_")),
     (r"py:.*", r"(anyio|trio|typing_extensions)(\..+)?"),
+    (r"py:.*", r"(mcp\..+|ClientSession|Client|MCPError)"),
     # Type variables are no objects of their own: T, T_Retval, PosArgsT, P.args.
     (r"py:.*", r"(\w+\.)*([A-Z]|Ts|T_\w+|[A-Z]\w*T|P\.(kw)?args)"),
 ]

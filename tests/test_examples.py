@@ -20,6 +20,7 @@ NEEDS = {
     "haystack_agent": "haystack",
     "langchain_agent": "langchain",
     "langgraph_node": "langgraph",
+    "mcp_tools": "mcp",
     "openai_agents_stop": "agents",
     "pydantic_ai_agent": "pydantic_ai",
 }

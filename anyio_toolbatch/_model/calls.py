@@ -14,7 +14,7 @@ from .frozen import Frozen
 if TYPE_CHECKING:
     from .tools import Tool
 
-__all__ = ("ToolCall",)
+__all__ = ("ToolCall", "broken_call")
 
 
 class ToolCall(Frozen):
@@ -111,6 +111,19 @@ class ToolCall(Frozen):
     def __repr__(self) -> str:
         shown = self.raw_arguments if self.parse_error else self.arguments
         return f"ToolCall({self.id!r}, {self.name!r}, {shown!r})"
+
+
+def broken_call(id: str, name: str, raw: object, why: str, *, wire: object) -> ToolCall:  # noqa: A002
+    """
+    Return a call that is invalid whatever its arguments look like.
+
+    Arguments that were cut off may happen to be whole JSON, or nothing at all,
+    which would mean "none": only who saw the cut can tell.
+    """
+    call = ToolCall(id, name, wire=wire)
+    object.__setattr__(call, "raw_arguments", raw)
+    object.__setattr__(call, "parse_error", why)
+    return call
 
 
 def parse_arguments(raw: object) -> tuple[dict[str, Any], str | None]:

@@ -21,7 +21,16 @@ from .._errors import ToolCallError
 from .calls import ToolCall
 from .frozen import Frozen
 
-__all__ = ("LateResult", "Reason", "Status", "ToolResult", "make_result", "text_of_value")
+__all__ = (
+    "LateResult",
+    "Reason",
+    "Status",
+    "ToolResult",
+    "goes_on",
+    "make_result",
+    "text_of_error",
+    "text_of_value",
+)
 
 
 class Status(enum.StrEnum):
@@ -203,8 +212,9 @@ class ToolResult(Frozen, _ResultFields):
             when = "" if reason.kind in _ONLY_BEFORE_START else " before it began"
             return f"Tool call not started: {done}{said}{when}. {_NO_EFFECTS}"
         if self._fate == "kept":
+            turn = _TURN_ENDED.get(reason.kind, f"was {done}")
             return (
-                f"The turn was {done}{said}; the tool call goes on in the background. "
+                f"The turn {turn}{said}; the tool call goes on in the background. "
                 "It may have side effects; its outcome is not known yet."
             )
         stopped = " and was stopped" if self._fate == "stopped" else ""
@@ -283,6 +293,11 @@ make_result = cast("Callable[..., ToolResult]", _ResultDraft)
 """Make a `ToolResult` from its fields, in the order call … run_time of the draft."""
 
 
+def goes_on(result: ToolResult) -> bool:
+    """Tell whether the call was left to go on in the background, as its tool asks."""
+    return result._fate == "kept"  # pyright: ignore[reportPrivateUsage]
+
+
 class LateResult(Frozen):
     """
     How a detached call ended after all; handed to `on_late`.
@@ -297,6 +312,7 @@ class LateResult(Frozen):
     call: ToolCall
     index: int
     value: Any
+    """What the tool returned, as it is: a `ToolOutput` has its mark."""
     error: BaseException | None
     late_by: float
     """Seconds between the call's placeholder and its end."""
@@ -393,6 +409,9 @@ _INTERRUPTED_BY = {
     "approval_timeout": "timed out waiting for approval",
     "not_approved": "denied",
 }
+
+_TURN_ENDED = {"caller_cancelled": "was cancelled", "batch_timeout": "timed out"}
+"""Where the words above are not those for a turn."""
 
 _ONLY_BEFORE_START = frozenset({"approval_timeout", "not_approved"})
 

@@ -81,7 +81,7 @@ class Tool(Frozen):
             Without it the arguments are bound to `func`'s signature.
         on_interrupt: ``"cancel"``, or ``"keep"``: the call is not told to
             stop; its placeholder says that it goes on, and its end goes to
-            the runner's `on_late`.
+            the runner's `on_late`. Its `timeout` still holds.
         exclusive: Runs alone in its batch, in call order: earlier calls end
             first, later ones wait.
         reads, writes: What a call uses: a key, an iterable of keys, or a

@@ -54,7 +54,9 @@ class CallHandle:
 
         Returns:
             True if there was something to cut; False if the call is settled
-            or has been asked to stop before.
+            or has been asked to stop before. A call that is kept
+            (``on_interrupt="keep"``) can be stopped until its work has ended; its
+            result stays, and there is no late one.
 
         Threads:
             Any, and signal handlers. Never blocks.
@@ -303,13 +305,19 @@ class _EventIterator:
 
 
 class BatchContext:
-    """The block of `open_batch`; see `ToolBatch`."""
+    """
+    The block of `open_batch`; see `ToolBatch`.
 
-    __slots__ = ("_calls", "_engine", "_open")
+    `on_open` is called with the batch's engine as soon as there is one, before its
+    first call is taken in: for who lets another thread interrupt it by then.
+    """
+
+    __slots__ = ("_calls", "_engine", "_open", "on_open")
 
     def __init__(
         self, open_engine: Callable[[], BatchEngine], calls: list[ToolCall] | None
     ) -> None:
+        self.on_open: Callable[[BatchEngine], object] | None = None
         self._open = open_engine
         self._calls = calls
         self._engine: BatchEngine | None = None
@@ -320,6 +328,8 @@ class BatchContext:
             msg = "this batch has been opened already; call open_batch() again"
             raise RuntimeError(msg)
         engine = self._engine = self._open()
+        if self.on_open is not None:
+            self.on_open(engine)
         if self._calls is not None:
             try:
                 engine.submit(self._calls, seal=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from threading import get_ident
+from typing import Any
 
 from .._core.record import CallRecord
 
@@ -46,7 +47,13 @@ The clock may outlive its thread.
 
 
 class BusyThreads:
-    """The threads with calls that were let go, of one account. Loop thread only."""
+    """
+    The threads with calls that were let go, of one account. On the loop, but for `forget`.
+
+    Who has ended is forgotten at once, in its thread. Story: that sets `reported`,
+    then forgets; `watch` enters a call, then looks at `reported`. In every order one of
+    the two takes it out; what `look` puts back meanwhile, the next look drops.
+    """
 
     def __init__(self) -> None:
         self._marks: dict[CallRecord, tuple[float, float]] = {}
@@ -57,6 +64,12 @@ class BusyThreads:
         used = _used(record)
         if used is not None:
             self._marks[record] = used, time.monotonic()
+            if record.reported:
+                self.forget(record)
+
+    def forget(self, record: Any) -> None:
+        """A call has ended; from any thread."""
+        self._marks.pop(record, None)
 
     def look(self) -> None:
         """Warn if those that were let go take a lot of time; once for each call."""
@@ -67,7 +80,7 @@ class BusyThreads:
         for record, (used_before, then) in list(self._marks.items()):
             used = None if record.reported else _used(record)
             if used is None:
-                del self._marks[record]
+                self.forget(record)
             elif now - then >= LOOK_AFTER:
                 self._marks[record] = used, now
                 share = (used - used_before) / (now - then)
@@ -75,7 +88,7 @@ class BusyThreads:
                     busy[record] = share
         if sum(busy.values()) >= WORTH_SAYING:
             for record in busy:
-                del self._marks[record]
+                self.forget(record)
             _warn(list(busy), sum(busy.values()))
 
 

@@ -355,7 +355,7 @@ class Cutter:
                     engine.teller.tell(record, grace)
                 if ending is not None:
                     engine.teller.stop(record)
-            if ending is not None and not record.reported:
+            if ending is not None:
                 busy_threads.watch(record)
             yield
         yield from engine.publisher.feed()

@@ -277,6 +277,9 @@ class BatchEngine:
         """Start a call as a task of the host, which is made if there is none."""
         if self.ledger.is_settled(record.index):
             return  # an eager sibling has cut it meanwhile
+        self._run_on_loop(record)
+
+    def _run_on_loop(self, record: CallRecord) -> None:
         self._spawn((run_on_loop, record, record.context, record.call.name))
 
     def _spawn(self, item: GroupItem) -> None:
@@ -326,6 +329,8 @@ class BatchEngine:
         """A worker has started a call."""
         if not self.ledger.is_settled(record.index):
             self._started(record)
+        elif not self.is_gone(record):
+            self._set_timeout(record)  # it was cut before this message, and is kept
 
     def land_items(self, record: CallRecord) -> None:
         """A generator has given items."""
@@ -338,6 +343,9 @@ class BatchEngine:
             return
         record.start_told = True
         self.publisher.add_start(record)
+        self._set_timeout(record)
+
+    def _set_timeout(self, record: CallRecord) -> None:
         timeout = record.tool.timeout
         if timeout is not None:
             left = timeout - (self.hub.clock() - record.started_at)
@@ -523,14 +531,22 @@ class BatchEngine:
     def land_awaitable(self, record: CallRecord) -> None:
         """A blocking call gave an awaitable: the rest of it runs here."""
         self.state.leave_thread(record)
-        if self.ledger.is_settled(record.index):
+        ending = self.ledger.endings[record.index]
+        if ending is None:
+            self.start_on_loop(record)
+        elif ending.kept:
+            # Its end is late, whichever side of the hand-over the cut has met it on.
+            record.move_to_loop()
+            self.tickets.ends.discard(record)
+            self.state.account.leave_thread(record)
+            self._run_on_loop(record)
+        else:
             close_awaitable(record.value)
             self._task_ended_late(record)
-        else:
-            self.start_on_loop(record)
 
     def land_late_quietly(self, record: CallRecord) -> None:
         """A detached call has ended in a way that gives no result."""
+        self._stop_timeout(record)
         record.value = record.error = None
         record.reported = True
         self.state.ended_late(record)
@@ -572,12 +588,17 @@ class BatchEngine:
         if ending is None or not ending.detached:
             logger.error("call %r of %s ended twice", record.call, self.id)
             return
+        self._stop_timeout(record)
         value, error = record.value, record.error
         record.value = record.error = None
         record.reported = True
         self.state.ended_late(record)
         if isinstance(error, CallDetached | self.hub.backend.cancelled_class):
-            return  # our own cancellation, or the loop's
+            reason = record.cut_reason
+            if not ending.kept or reason is None or reason.kind != "call_timeout":
+                return  # our own cancellation, or the loop's
+            # Who was told that it goes on is told why it does not.
+            error = TimeoutError("the call has run out of its own time limit")
         self._count_late()
         let_go_at = record.ended_at if ending.at is None else ending.at
         self.publisher.add_late(
@@ -596,13 +617,17 @@ class BatchEngine:
     def is_settled(self, record: CallRecord) -> bool:
         return self.ledger.is_settled(record.index)
 
+    def is_gone(self, record: CallRecord) -> bool:
+        """Tell whether a call has its ending and does not go on by agreement; any thread."""
+        ending = self.ledger.endings[record.index]
+        return ending is not None and (record.ended or not ending.kept)
+
     def settle(self, record: CallRecord, ending: Ending) -> bool:
         """Give a call its one ending; False if it has one."""
         if not self.ledger.settle(record.index, ending):
             return False
-        if record.timer is not None:
-            record.timer.cancel()
-            record.timer = None
+        if not ending.kept:  # else its own limit still holds
+            self._stop_timeout(record)
         # Before anybody hears of it: from here on there is nothing to interrupt.
         is_last = self._is_over()
         publisher = self.publisher
@@ -617,6 +642,12 @@ class BatchEngine:
         if is_last:
             self._close()
         return True
+
+    @staticmethod
+    def _stop_timeout(record: CallRecord) -> None:
+        if record.timer is not None:
+            record.timer.cancel()
+            record.timer = None
 
     def note_start(self, record: CallRecord) -> None:
         """Enter that a call has started, if its end comes before that news."""
@@ -701,7 +732,7 @@ class BatchEngine:
     @unbroken
     def cancel(self, record: CallRecord, message: str | None) -> bool:
         """From any thread or a signal handler; see the head of this file."""
-        if record.stopping or self.ledger.is_settled(record.index):
+        if record.stopping or self.is_gone(record):
             return False
         if self.stopping and (record.tool is None or record.tool.on_interrupt != "keep"):
             return False
@@ -715,13 +746,21 @@ class BatchEngine:
             self.cutter.cut([record], Status.INTERRUPTED, Reason("call_cancelled", message))
         elif not record.ended and not record.told and record.started_at:
             # A cut of the batch has kept it meanwhile, and it is to stop all the same.
-            self.teller.tell(record, 0.0)
-            self.teller.stop(record)
+            self._stop_kept(record)
+
+    def _stop_kept(self, record: CallRecord) -> None:
+        self.teller.tell(record, 0.0)
+        self.teller.stop(record)
 
     def _on_call_timeout(self, record: CallRecord) -> None:
         record.timer = None
+        reason = Reason("call_timeout")
         if not self.ledger.is_settled(record.index):
-            self.cutter.cut([record], Status.TIMED_OUT, Reason("call_timeout"))
+            self.cutter.cut([record], Status.TIMED_OUT, reason)
+        elif not record.ended and not record.told:
+            # It was kept from the end of its turn, not from its own limit.
+            record.cut_status, record.cut_reason = Status.TIMED_OUT, reason
+            self._stop_kept(record)
 
     def _on_batch_timeout(self) -> None:
         self._clock = None

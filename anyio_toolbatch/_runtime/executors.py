@@ -16,15 +16,21 @@ line where it is called, and when all of it has been pickled where it is sent. U
 then a cut takes the ticket, and what the executor still does with the call
 comes to nothing: it runs no line, and is not sent.
 
-Story of a cut while the call is being submitted: the loop sets `_is_unwanted`, then
-looks for the future; the submitting thread stores the future, then looks at the
-flag. One of them sees the other, and has it stopped; both may, and then the
-second finds the one permission gone.
+Story of a cut while the call is being submitted: the submitting thread stores the
+future, then takes its end ticket. The loop looks for the future, then tries to
+withdraw, then looks again. If it can withdraw, the thread finds its ticket gone, and
+has the loop stop the call; if it can't, the second look finds what there is to stop.
 
 Story of a canceller and the end that it brings about: the loop notes that it
 asks, before a thread does; the answer and the late end are both handled on
 the loop. If the end, an error, comes first, it is held until the answer is
-there: an error that our own stop has caused is nobody's news.
+there: an error that our own stop has caused is nobody's news. Only the news is held:
+the work has ended.
+
+Story of an executor that drops a call (raises, or ends its future) and may run it all
+the same, as one of threads does that has queued it and can't start a thread: whoever
+drops it takes the start ticket, too. So it either has begun, and tells its own end, or
+never does. Being sent is more than a ticket, therefore `_lock`.
 """
 
 from __future__ import annotations
@@ -32,6 +38,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import threading
 from concurrent.futures import CancelledError, Executor, Future
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -40,7 +47,7 @@ from .._core.record import CallRecord
 from .._model.calls import ToolCall
 from .._model.carriers import ExecutorCarrier
 from .process_worker import FunctionName
-from .thread_carrier import THREAD_CARRIER, begin, end, report
+from .thread_carrier import THREAD_CARRIER, begin, end, hold_back, report
 from .threads import Abandonable, Lane
 
 if TYPE_CHECKING:
@@ -100,11 +107,12 @@ class ExecutorCall(Abandonable):
         "_has_told",
         "_is_asked",
         "_is_sent",
-        "_is_unwanted",
         "_lane",
-        "_may_cancel",
+        "_lock",
+        "_may_run",
         "_pid",
         "_record",
+        "_was_asked",
         "reported",
     )
 
@@ -115,23 +123,34 @@ class ExecutorCall(Abandonable):
         self._lane = lane
         self._pid = os.getpid()
         self._future: Future[Any] | None = None
+        self._lock = threading.Lock()
+        """Held for a few bytecodes, while it is decided whether it is sent or dropped."""
         self._is_sent = False
         """It has been pickled: it runs elsewhere."""
+        self._may_run = [None]
         self._has_told = False
         """What becomes of it has been said otherwise than by its future."""
-        # -- of a cut
-        self._is_unwanted = False
-        self._may_cancel = [None]
+        # -- of a cut, written by the loop
+        self._was_asked = False
         self._is_asked = False
-        """A canceller is asked, or has been; written by the loop."""
+        """A canceller is asked, and has not answered."""
         self._answer: str | None = None
         self._has_late_error = False
         self.reported = False
         """The thread that submits it is back, though nobody waits for that."""
 
     @property
+    def __name__(self) -> str:
+        """What an executor may show of it: the tool's name."""
+        return self._record.tool.name
+
+    @property
     def call(self) -> ToolCall:
         return self._record.call
+
+    @property
+    def record(self) -> CallRecord:
+        return self._record
 
     @property
     def batch(self) -> BatchEngine:
@@ -155,25 +174,31 @@ class ExecutorCall(Abandonable):
             future.add_done_callback(self._done)
         except BaseException as exc:  # noqa: BLE001 - that call's failure, whatever it is
             self._not_submitted(exc)
-        if self._is_unwanted:
-            self.cancel_here()
         if self.end():
             return True
+        # It was cut meanwhile, and this thread is nobody's.
+        if not batch.hub.post(ExecutorCall._ask, self):
+            self.cancel_here()
+            self.answered()
         batch.state.helper_ended(self)
         return False
 
     def _not_submitted(self, error: BaseException) -> None:
-        if self._is_sent:
+        if not self._has_told and self._drop(error):
             self._ended(None, error)
-        elif not self._has_told:
-            self._dropped(error)
 
     # -- in a thread of the executor -------------------------------------------
 
     def __call__(self) -> Any:
         """Run the call, if it may still begin; what it gives is told to its batch."""
-        if self._is_sent or os.getpid() != self._pid:
-            return self._portable()()  # pickled or forked: the future tells
+        if os.getpid() != self._pid:
+            # Its start ticket can't be taken from here: a cut would say that it never began.
+            msg = "an executor that forks must pickle what it is given before it calls it"
+            raise RuntimeError(msg)
+        if self._is_sent:
+            return self._portable()()  # the future tells
+        if not _take(self._may_run):
+            return None  # once is enough
         self._has_told = True
         THREAD_CARRIER.run(self._record)
         self._report()
@@ -185,15 +210,16 @@ class ExecutorCall(Abandonable):
 
     def _sent(self) -> Iterator[Any]:
         """All of it has been pickled: it is about to leave, unless it was cut."""
+        record = self._record
+        batch: BatchEngine = record.batch
+        with self._lock:
+            if not self._is_sent and not batch.refuses(record):
+                self._is_sent = begin(batch, record)
         if not self._is_sent:
-            record = self._record
-            batch: BatchEngine = record.batch
-            if batch.refuses(record) or not begin(batch, record):
-                self._has_told = True
-                self._report()
-                msg = "the call was cut before it was sent"
-                raise CancelledError(msg)
-            self._is_sent = True
+            self._has_told = True
+            self._report()
+            msg = "the call was cut before it was sent"
+            raise CancelledError(msg)
         yield from ()
 
     def _portable(self) -> Any:
@@ -213,31 +239,42 @@ class ExecutorCall(Abandonable):
         if self._has_told:
             return
         error = _error_of(future)
-        if self._is_sent:
+        if self._drop(error):
             self._ended(None if error else future.result(), error)
-        elif error is not None:
-            self._dropped(error)
-        elif begin(self._record.batch, self._record):
-            # It has got a value without ever calling the function.
-            self._ended(future.result(), None)
+
+    def _drop(self, error: BaseException | None) -> bool:
+        """
+        The executor is through with it; True if it has begun, and this is its end.
+
+        Else it is a failure, unless it was cut before; or it has begun here, and will
+        tell its end itself.
+        """
+        record = self._record
+        batch: BatchEngine = record.batch
+        with self._lock:
+            if self._is_sent:
+                return True
+            if batch.refuses(record):
+                return False
+            if error is None:
+                # It has got a value without ever calling the function.
+                has_begun = begin(batch, record)
+            else:
+                has_begun = False
+                hold_back(batch, record, error)
+        if record.held_back:
+            self._report()
+        return has_begun
 
     def _ended(self, value: Any, error: BaseException | None) -> None:
         record = self._record
-        if record.tool.kind == "sync_generator" and error is None:
+        # What has never called the function may give anything.
+        if record.tool.kind == "sync_generator" and isinstance(value, list):
             record.items = value
             value = value[-1] if value else None
         record.value, record.error = value, error
         end(record.batch, record)
         self._report()
-
-    def _dropped(self, error: BaseException) -> None:
-        """The executor will not run it: a failure, unless it was cut before."""
-        record = self._record
-        batch: BatchEngine = record.batch
-        if not batch.refuses(record):
-            record.error = error
-            record.landing = batch.land_unstartable
-            self._report()
 
     def _report(self) -> None:
         record = self._record
@@ -249,18 +286,21 @@ class ExecutorCall(Abandonable):
 
     def stop(self) -> None:
         """The call was cut: have it stopped where that can be done. On the loop."""
-        record = self._record
-        self._is_unwanted = True
-        if self._future is not None:
-            self._is_asked = True
-            self._canceller_lane().put(record.batch, [self])
-        elif self.withdraw_from(self._lane):
-            record.batch.state.account.enter_helper(self)
+        if self._future is None and self.withdraw_from(self._lane):
+            self.batch.state.account.enter_helper(self)
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Have the canceller asked, if there is anything to stop; once. On the loop."""
+        if self._future is not None and not self._was_asked:
+            self._was_asked = self._is_asked = True
+            self._canceller_lane().put(self.batch, [self])
 
     def cancel_here(self) -> None:
-        """Stop it; once, in a thread that may block."""
+        """Stop it, in a thread that may block."""
         future = self._future
-        if future is None or not _take(self._may_cancel):
+        if future is None:
             return
         record = self._record
         try:
@@ -284,17 +324,21 @@ class ExecutorCall(Abandonable):
             record.batch.state.account.strike(record)
 
     def _land_answer(self) -> None:
+        record = self._record
         self._is_asked = False
         if self._has_late_error:
-            self._land_late(self._record)
-        elif self._answer == "stopped" and not self._record.reported:
-            self._record.batch.land_late_quietly(self._record)
+            self._land_late(record)
+        elif self._answer == "stopped" and not record.reported:
+            # Value and error are left alone: a thread may be bringing them now.
+            record.reported = True
+            self.batch.state.ended_late(record)
 
     def _land_late(self, record: CallRecord) -> None:
         batch: BatchEngine = record.batch
         is_error = record.error is not None
         if is_error and self._is_asked:
             self._has_late_error = True
+            batch.state.ended_late(record)
         elif is_error and (
             self._answer == "stopped" or isinstance(record.error, CancelledError)
         ):

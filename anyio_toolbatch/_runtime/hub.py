@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 from .backend import (
     Backend,
     LoopGoneError,
+    Waiter,
     backend_of,
     current_loop_key,
     local_of,
@@ -101,15 +102,21 @@ class Hub:
                 # Nobody will ever read it; let go of what it holds.
                 self._queue.clear()
                 self._urgent.clear()
-                self._wake_pending.release()
+                self._release_flag()
                 return False
             except BaseException:
-                self._wake_pending.release()
+                self._release_flag()
                 raise
         return True
 
+    def _release_flag(self) -> None:
+        try:
+            self._wake_pending.release()
+        except RuntimeError:
+            pass  # it is free already, after a Ctrl-C in a post
+
     def _drain(self) -> None:
-        self._wake_pending.release()
+        self._release_flag()
         queue = self._queue
         for _ in range(ITEMS_PER_PASS):
             try:
@@ -144,6 +151,13 @@ class Hub:
                 self.finish_chores()
                 self._chores_running = False
 
+    async def chores_until_now(self) -> None:
+        """Park until what has been put off so far is done; no checkpoint if nothing is."""
+        if self._chores:
+            waiter = self.backend.waiter()
+            self.run_in_slices(_set(waiter))
+            await waiter.wait()
+
     async def _work(self) -> None:
         try:
             for _ in range(self.backend.hops_to_run_after_wake):
@@ -174,6 +188,11 @@ class Hub:
         """Do now what was to be done in slices; for an orderly close."""
         while self._chores:
             self._step()
+
+
+def _set(waiter: Waiter) -> Iterator[None]:
+    waiter.set()
+    yield
 
 
 def current_hub() -> Hub:

@@ -149,7 +149,7 @@ class FunctionName:
     """
 
     def __init__(self, module: str, qualname: str) -> None:
-        self._module = module
+        self.module = module
         self._qualname = qualname
 
     @classmethod
@@ -166,7 +166,7 @@ class FunctionName:
             return None
 
     def resolve(self) -> Any:
-        found: Any = importlib.import_module(_present(self._module))
+        found: Any = importlib.import_module(_present(self.module))
         for part in self._qualname.split("."):
             found = getattr(found, part)
         return found.func

@@ -28,7 +28,7 @@ from .._errors import TooManyDetachedError
 from .._model.calls import ToolCall
 from .._model.statistics import DetachedCall
 from .busy_threads import BusyThreads
-from .executors import Submissions
+from .executors import ExecutorCall, Submissions
 from .scheduling import Scheduling
 from .thread_carrier import THREAD_CARRIER
 from .threads import Lane
@@ -80,11 +80,18 @@ class DetachedAccount:
         if helper.reported:
             self.strike(helper)
 
+    def leave_thread(self, record: CallRecord) -> None:
+        """A call that was let go goes on without its thread."""
+        since = self._threads.pop(record, None)
+        if since is not None:
+            self._others[record] = since
+
     def strike(self, helper: Helper) -> None:
         """Take out a call that has ended; its `reported` must be set. Any thread."""
         if self._threads or self._others:
             self._threads.pop(helper, None)
             self._others.pop(helper, None)
+            self.busy_threads.forget(helper)
 
     def __len__(self) -> int:
         return len(self._threads) + len(self._others)
@@ -92,9 +99,13 @@ class DetachedAccount:
     def calls(self) -> list[DetachedCall]:
         # Whole copies first: making the pairs may set off the collector, which up to
         # CPython 3.11 runs at once, in the middle; code that it calls lets workers in.
-        entries = [*dict(self._threads).items(), *dict(self._others).items()]
-        entries.sort(key=lambda entry: entry[1])
-        return [DetachedCall(r.call, r.batch.id, since) for r, since in entries]
+        entries: dict[Helper, float] = dict(self._others)
+        for helper, since in dict(self._threads).items():
+            # A call may have begun while a thread was giving it away: that is one call.
+            record = helper.record if isinstance(helper, ExecutorCall) else helper
+            entries.setdefault(record, since)
+        found = [DetachedCall(r.call, r.batch.id, since) for r, since in entries.items()]
+        return sorted(found, key=lambda detached: detached.since)
 
     def refusal(self, limit: int) -> TooManyDetachedError:
         """Word the refusal of a blocking call, naming what holds the places."""
@@ -264,6 +275,8 @@ class LoopState:
 
     async def wait_for_detached(self) -> None:
         """Park until no detached call is left and all late ends have been handled."""
+        # A cut enters threads that were left in a submit only after the turn is back.
+        await self.hub.chores_until_now()
         waiter = self.hub.backend.waiter()
         self._detached_waiters.append(waiter)
         self._tell_detached_waiters()

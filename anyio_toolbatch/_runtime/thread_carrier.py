@@ -26,7 +26,7 @@ from .tool_body import body_of, close_awaitable
 if TYPE_CHECKING:
     from .engine import BatchEngine
 
-__all__ = ("HOOK_CARRIER", "THREAD_CARRIER", "OwnLoop", "begin", "end", "report")
+__all__ = ("HOOK_CARRIER", "THREAD_CARRIER", "OwnLoop", "begin", "end", "hold_back", "report")
 
 
 class _ThreadCarrier:
@@ -85,15 +85,16 @@ class _ThreadCarrier:
 
         The thread gives up its end ticket and issues a new one for the rest.
         A cut that comes in between finds no ticket, but `awaiting`, and knows
-        that the call has not ended.
+        that the call has not ended. One that comes before has taken it, and it
+        is the loop that knows whether the call is to go on all the same.
         """
         record.awaiting = True
         try:
             batch.tickets.ends.remove(record)
         except KeyError:
-            record.ended = True
-            close_awaitable(value)
-            record.landing = batch.land_late_quietly
+            # Not `hosted` yet: the cut is counting the threads that it leaves.
+            record.value = value
+            record.landing = batch.land_awaitable
             return False
         record.value = value
         record.move_to_loop()
@@ -121,16 +122,30 @@ def begin(batch: BatchEngine, record: CallRecord) -> bool:
         return False
     # Once more: it may have been interrupted since the first look.
     if batch.must_not_start(record):
-        _hold_back(batch, record)
+        _give_up(batch, record, batch.land_held_back)
         return False
     if batch.publisher.wants_starts or record.tool.timeout is not None:
         batch.hub.post(batch.land_start, record)
     return True
 
 
-def _hold_back(batch: BatchEngine, record: CallRecord) -> None:
+def hold_back(batch: BatchEngine, record: CallRecord, error: BaseException) -> None:
     """
-    A cut has overtaken the worker: the tool must not begin any more.
+    A call can't be started, though somebody may still try: that is its failure.
+
+    Nothing, if it has begun already, or was cut. In any thread.
+    """
+    try:
+        batch.tickets.starts.remove(record)
+    except KeyError:
+        return
+    record.error = error
+    _give_up(batch, record, batch.land_unstartable)
+
+
+def _give_up(batch: BatchEngine, record: CallRecord, landing: Any) -> None:
+    """
+    A call whose start ticket has been taken does not begin.
 
     The end ticket decides who says so. If the worker has it, the cut finds
     both tickets gone and `held_back`, and knows that the tool never ran.
@@ -142,7 +157,7 @@ def _hold_back(batch: BatchEngine, record: CallRecord) -> None:
     except KeyError:
         record.landing = batch.land_late_quietly
     else:
-        record.landing = batch.land_held_back
+        record.landing = landing
 
 
 def end(batch: BatchEngine, record: CallRecord) -> bool:
@@ -167,9 +182,14 @@ def report(record: CallRecord) -> None:
     landing, record.landing = record.landing, None
     if landing is not None:
         batch: BatchEngine = record.batch
+        goes_on = landing == batch.land_awaitable
         if not batch.hub.post(landing, record):
             batch.halted = True  # the loop is gone: what waits has no one left
-        if record.halted:
+            if goes_on:
+                close_awaitable(record.value)
+                record.value = None
+                goes_on = False
+        if record.halted and not goes_on:
             # After the post: whoever finds the account empty knows that
             # all late ends are in the mailbox.
             record.reported = True

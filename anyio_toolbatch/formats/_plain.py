@@ -8,7 +8,7 @@ cannot hold was put there by the caller, and raises at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 __all__ = (
@@ -17,7 +17,9 @@ __all__ = (
     "encodable",
     "fresh",
     "never_arguments",
+    "provider_of",
     "refuse_history",
+    "refuse_strangers",
     "str_or_empty",
 )
 
@@ -28,7 +30,7 @@ def as_object(value: object, what: str) -> Mapping[str, Any] | None:
 
     Args:
         value: A mapping is returned as it is; of an SDK object, its
-            `model_dump()` or `to_dict()`.
+            `model_dump()` or `to_dict()`, by the provider's own names.
         what: What `value` is meant to be, for the error.
 
     Returns:
@@ -56,14 +58,24 @@ def _dump(value: Any) -> object:
     if isinstance(value, type):
         return None
     if callable(getattr(value, "model_dump", None)):
-        try:
-            # A server that departs from the SDK's schema is expected here.
-            return value.model_dump(warnings=False)
-        except (TypeError, ValueError):
-            return value.model_dump()  # no pydantic, or one without that option
+        for options in _DUMP_OPTIONS:
+            try:
+                return value.model_dump(**options)
+            except (TypeError, ValueError):
+                pass  # no pydantic, or one without that option
+        return value.model_dump()
     if callable(getattr(value, "to_dict", None)):
         return value.to_dict()
     return None
+
+
+_DUMP_OPTIONS: tuple[dict[str, bool], ...] = (
+    # As the provider spells it (`async`, `functionCall`), and without what is
+    # not there: a dump goes back into histories. A server that departs from the
+    # SDK's schema is expected here, and no reason to warn.
+    {"by_alias": True, "exclude_none": True, "warnings": False},
+    {"warnings": False},
+)
 
 
 def as_array(value: object) -> Sequence[Any] | None:
@@ -87,8 +99,48 @@ def _is_message(item: object) -> bool:
     fields = cast("Mapping[str, Any]", item)
     # Anthropic's messages have a type; a call's is another.
     is_typed = fields.get("type") not in (None, "message")
-    has_body = "content" in fields or "tool_calls" in fields
+    has_body = bool(fields.keys() & {"content", "tool_calls", "parts"})
     return "role" in fields and has_body and not is_typed
+
+
+def provider_of(item: object) -> str | None:
+    """Return the name of the format that a single call is in, by what it alone has."""
+    if not isinstance(item, Mapping):
+        return None
+    fields = cast("Mapping[str, Any]", item)
+    kind = fields.get("type")
+    if isinstance(kind, str):
+        return _BY_TYPE.get(kind)
+    if "jsonrpc" in fields or fields.get("method") == "tools/call":
+        return "mcp"
+    if fields.get("functionCall") or fields.get("function_call"):
+        return "gemini"
+    function = fields.get("function")
+    return "openai_chat" if isinstance(function, Mapping) and "type" not in fields else None
+
+
+_BY_TYPE = {
+    "custom": "openai_chat",
+    "function": "openai_chat",
+    "tool_use": "anthropic",
+    "apply_patch_call": "openai_responses",
+    "computer_call": "openai_responses",
+    "custom_tool_call": "openai_responses",
+    "function_call": "openai_responses",
+    "local_shell_call": "openai_responses",
+    "shell_call": "openai_responses",
+    "tool_search_call": "openai_responses",
+}
+
+
+def refuse_strangers(items: Sequence[Any], provider: str, expected: str) -> None:
+    """Raise ValueError where a bare list holds calls of another provider."""
+    # They would pass for a list without any calls.
+    for item in items:
+        found = provider_of(item)
+        if found not in (None, provider):
+            msg = f"expected {expected}, but it holds a call in the format {found}"
+            raise ValueError(msg)
 
 
 def str_or_empty(value: object) -> str:
@@ -106,26 +158,32 @@ def never_arguments(value: object) -> Any:
     return [value]
 
 
-def fresh(value: object) -> Any:
+def fresh(value: object, text: Callable[[str], str] | None = None) -> Any:
     """
     Return `value` with all its dicts and lists copied.
 
     Arguments that came as an object are part of the provider's own item: a
     tool that changes what it was given must not change the conversation.
+
+    Args:
+        value: Of dicts, lists and anything else, which is kept as it is.
+        text: What to make of each str.
     """
     try:
-        return _copied(value)
+        return _copied(value, text)
     except RecursionError:
         return value
 
 
-def _copied(value: object) -> Any:
+def _copied(value: object, text: Callable[[str], str] | None) -> Any:
     if isinstance(value, dict):
-        fields = cast("dict[object, object]", value)
-        return {key: _copied(item) for key, item in fields.items()}
+        fields = cast("dict[Any, object]", value)
+        if text is None:
+            return {key: _copied(item, None) for key, item in fields.items()}
+        return {_copied(key, text): _copied(item, text) for key, item in fields.items()}
     if isinstance(value, list):
-        return [_copied(item) for item in cast("list[object]", value)]
-    return value
+        return [_copied(item, text) for item in cast("list[object]", value)]
+    return value if text is None or not isinstance(value, str) else text(value)
 
 
 def encodable(text: str) -> str:

@@ -9,22 +9,20 @@ from here: a result without a call is refused just as a call without a result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from .._model.calls import ToolCall
 from .._model.results import ToolResult
-from ._plain import as_array, as_object, encodable, fresh, refuse_history, str_or_empty
+from ._anthropic_repair import repair
+from ._anthropic_stream import CallStream
+from ._anthropic_wire import CUT_REASONS, call_of, result_block
+from ._plain import as_array, as_object, refuse_history, refuse_strangers
+from ._stream import cut_off
+from ._wording import ContentFunction, Spill, Wording
 
-__all__ = ("parse_calls", "render_results")
+__all__ = ("CallStream", "parse_calls", "render_results", "repair")
 
 _EXPECTED = "an Anthropic assistant message or its list of content blocks"
-
-# The provider's own convention for streamed input that turned out to be no JSON.
-_INVALID_JSON = "INVALID_JSON"
-
-# An error without content is refused ("content cannot be empty if `is_error`
-# is true"); blanks would say as little.
-_SILENT_ERROR = "The tool reported an error without a message."
 
 
 def parse_calls(message: object) -> list[ToolCall]:
@@ -34,7 +32,9 @@ def parse_calls(message: object) -> list[ToolCall]:
     Nothing of a broken call is lost: a missing id or name becomes ``""``, and
     an `input` that is no object makes the call invalid, with the reason in
     `parse_error`. So does the wrapper ``{"INVALID_JSON": "…"}``: the text in
-    it counts as the arguments, and is judged as any other JSON text.
+    it counts as the arguments, and is judged as any other JSON text. A call at
+    the end of a response that was cut off (``stop_reason: max_tokens``) is
+    invalid too: nobody can say whether its input is whole.
 
     Args:
         message: The assistant message, which is also the whole response, or
@@ -54,14 +54,25 @@ def parse_calls(message: object) -> list[ToolCall]:
     .. versionadded:: 0.1
     """
     calls: list[ToolCall] = []
-    for item in _blocks(message):
+    blocks, is_cut = _blocks(message)
+    block: Mapping[str, Any] | None = None
+    for item in blocks:
         block = as_object(item, "a content block")
         if block is not None and block.get("type") == "tool_use":
-            calls.append(_call(block))
+            calls.append(call_of(block))
+    if is_cut and calls and calls[-1].wire is block:
+        calls[-1] = cut_off(calls[-1])
     return calls
 
 
-def render_results(results: Iterable[ToolResult]) -> dict[str, Any]:
+def render_results(
+    results: Iterable[ToolResult],
+    *,
+    content: ContentFunction | None = None,
+    max_chars_per_result: int | None = None,
+    max_chars_total: int | None = None,
+    spill: Spill | None = None,
+) -> dict[str, Any]:
     """
     Return the one user message to append; never raises for a result.
 
@@ -70,6 +81,8 @@ def render_results(results: Iterable[ToolResult]) -> dict[str, Any]:
 
     Args:
         results: The results of one batch, in call order.
+        content, max_chars_per_result, max_chars_total, spill: Own words and a
+            budget, alike in all formats: see the page on formats.
 
     Returns:
         A ``user`` message with one ``tool_result`` block per result, in the
@@ -78,16 +91,33 @@ def render_results(results: Iterable[ToolResult]) -> dict[str, Any]:
         which UTF-8 cannot carry, are replaced by U+FFFD. Of no results, a
         message with empty content: append it only when something is in it.
 
+    Raises:
+        TypeError: An option is of the wrong type, or a function in one returned
+            something else than it should.
+        ValueError: A limit is negative.
+
     .. versionadded:: 0.1
     """
-    return {"role": "user", "content": [_block(result) for result in results]}
+    wording = Wording(content, max_chars_per_result, max_chars_total, spill)
+    blocks = [
+        result_block(
+            worded.result.call.id,
+            worded.result.call.wire,
+            worded.content,
+            is_error=worded.result.is_error,
+        )
+        for worded in wording.word(results, lambda result: result.text)
+    ]
+    return {"role": "user", "content": blocks}
 
 
-def _blocks(message: object) -> Sequence[Any]:
+def _blocks(message: object) -> tuple[Sequence[Any], bool]:
+    """Return the content blocks, and whether the last may have been cut off."""
     bare = as_array(message)
     if bare is not None:
         refuse_history(bare, _EXPECTED)
-        return bare
+        refuse_strangers(bare, "anthropic", _EXPECTED)
+        return bare, False
     found = as_object(message, "message")
     if found is None:
         msg = f"expected {_EXPECTED}, not {type(message).__name__}"
@@ -102,47 +132,10 @@ def _blocks(message: object) -> Sequence[Any]:
         raise ValueError(msg)
     content = found.get("content")
     if isinstance(content, str):
-        return ()
+        return (), False
     blocks = as_array(content)
     if blocks is None:
         given = type(content).__name__ if "content" in found else "missing"
         msg = f"expected {_EXPECTED}, but content is {given}, not a list or a str"
         raise ValueError(msg)
-    return blocks
-
-
-def _call(block: Mapping[str, Any]) -> ToolCall:
-    return ToolCall(
-        str_or_empty(block.get("id")),
-        str_or_empty(block.get("name")),
-        _unwrapped(fresh(block.get("input"))),
-        wire=block,
-    )
-
-
-def _unwrapped(given: object) -> Any:
-    if not isinstance(given, Mapping):
-        return given
-    arguments = cast("Mapping[str, Any]", given)
-    text = arguments.get(_INVALID_JSON)
-    # Beside other keys it is an argument like any other.
-    return text if len(arguments) == 1 and isinstance(text, str) else arguments
-
-
-def _block(result: ToolResult) -> dict[str, Any]:
-    block: dict[str, Any] = {
-        "type": "tool_result",
-        "tool_use_id": encodable(result.call.id),
-    }
-    wire = result.call.wire
-    if isinstance(wire, Mapping):
-        toolset = cast("Mapping[str, Any]", wire).get("toolset_name")
-        if isinstance(toolset, str):
-            block["toolset_name"] = encodable(toolset)
-    text = encodable(result.text)
-    if result.is_error:
-        block["content"] = text if text.strip() else _SILENT_ERROR
-        block["is_error"] = True
-    else:
-        block["content"] = text
-    return block
+    return blocks, found.get("stop_reason") in CUT_REASONS

@@ -11,18 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .._model.calls import ToolCall
-from .._model.results import Status, ToolResult
+from .._model.results import ToolResult
+from ._openai_chat_stream import CallStream
+from ._openai_chat_wire import CUT_REASONS, call_of, tool_message
 from ._plain import (
     as_array,
     as_object,
     encodable,
-    fresh,
-    never_arguments,
     refuse_history,
+    refuse_strangers,
     str_or_empty,
 )
+from ._repair import LOST, Entry, as_history, plan
+from ._stream import cut_off
+from ._wording import ContentFunction, Spill, Wording, marked_text
 
-__all__ = ("parse_calls", "render_results")
+__all__ = ("CallStream", "parse_calls", "render_results", "repair")
 
 _EXPECTED = "an OpenAI Chat assistant message, the whole response, or its list of tool_calls"
 
@@ -35,7 +39,9 @@ def parse_calls(message: object) -> list[ToolCall]:
     what is no object where arguments are due makes the call invalid, with the
     reason in `parse_error`. A call of ``type: custom`` has free text for
     arguments; its tool is given it as ``input``. Arguments that a server sends
-    as an object, not as JSON text, are taken too.
+    as an object, not as JSON text, are taken too. A call without arguments at
+    the end of a response that was cut off (``finish_reason: length``) is
+    invalid: it may have been about to get some.
 
     Args:
         message: The assistant message, or the whole response (of several
@@ -54,10 +60,22 @@ def parse_calls(message: object) -> list[ToolCall]:
 
     .. versionadded:: 0.1
     """
-    return [_call(item) for item in _items(message)]
+    items, is_cut = _items(message)
+    calls = [call_of(item) for item in items]
+    # Half JSON speaks for itself; no arguments would pass for a call without any.
+    if is_cut and calls and not str(calls[-1].raw_arguments).strip():
+        calls[-1] = cut_off(calls[-1])
+    return calls
 
 
-def render_results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
+def render_results(
+    results: Iterable[ToolResult],
+    *,
+    content: ContentFunction | None = None,
+    max_chars_per_result: int | None = None,
+    max_chars_total: int | None = None,
+    spill: Spill | None = None,
+) -> list[dict[str, Any]]:
     """
     Return the messages to append to the next request; never raises for a result.
 
@@ -69,46 +87,108 @@ def render_results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
 
     Args:
         results: The results of one batch, in call order.
+        content, max_chars_per_result, max_chars_total, spill: Own words and a
+            budget, alike in all formats: see the page on formats.
 
     Returns:
         One ``tool`` message per result, in the same order, ids as given; lone
         surrogates, which UTF-8 cannot carry, are replaced by U+FFFD.
 
+    Raises:
+        TypeError: An option is of the wrong type, or a function in one returned
+            something else than it should.
+        ValueError: A limit is negative.
+
     .. versionadded:: 0.1
     """
+    wording = Wording(content, max_chars_per_result, max_chars_total, spill)
     return [
-        {
-            "role": "tool",
-            "tool_call_id": encodable(result.call.id),
-            "content": _content(result),
-        }
-        for result in results
+        tool_message(worded.result.call.id, worded.content)
+        for worded in wording.word(results, marked_text)
     ]
 
 
-def _items(message: object) -> Sequence[Any]:
+def repair(messages: Sequence[Any]) -> list[Any]:
+    """
+    Return the history with exactly one result for each call; idempotent.
+
+    A call without a result gets a placeholder that says what is known of it:
+    nothing. Results stand directly behind the message with their calls: one
+    that something else has come between is moved there. Results that answer no
+    call, or one that has its result already, are left out.
+
+    Args:
+        messages: The whole history; of a part, results whose calls are not in
+            it would be left out. Dicts or SDK objects. It is not changed.
+
+    Returns:
+        A new list; what was in order is the very object that was given.
+
+    Raises:
+        TypeError: It is no list of messages.
+
+    .. versionadded:: 0.1
+    """
+    history, fields = as_history(messages, "Chat Completions messages")
+    calls: list[Entry] = []
+    results: list[Entry] = []
+    given: list[Any] = []
+    turn = -1
+    for message, found in zip(history, fields, strict=True):
+        if found.get("role") == "tool":
+            id_ = encodable(str_or_empty(found.get("tool_call_id")))
+            results.append(Entry(turn, id_))
+            given.append(message)
+        elif ids := _call_ids(found):
+            turn += 1
+            calls.extend(Entry(turn, id_) for id_ in ids)
+    plans = plan(calls, results)
+    repaired: list[Any] = []
+    turn = -1
+    for message, found in zip(history, fields, strict=True):
+        if found.get("role") == "tool":
+            continue
+        repaired.append(message)
+        if _call_ids(found):
+            turn += 1
+            repaired.extend(
+                tool_message(str(calls[call].label), LOST) if result is None else given[result]
+                for call, result in plans[turn]
+            )
+    return repaired
+
+
+def _call_ids(message: Mapping[str, Any]) -> list[str]:
+    items = as_array(message.get("tool_calls")) if message.get("role") == "assistant" else None
+    return [encodable(call_of(item).id) for item in items or ()]
+
+
+def _items(message: object) -> tuple[Sequence[Any], bool]:
+    """Return the tool calls, and whether the message may end in the middle of one."""
     bare = as_array(message)
     if bare is not None:
         refuse_history(bare, _EXPECTED)
-        return bare
+        refuse_strangers(bare, "openai_chat", _EXPECTED)
+        return bare, False
     found = as_object(message, "message")
     if found is None:
         msg = f"expected {_EXPECTED}, not {type(message).__name__}"
         raise TypeError(msg)
+    is_cut = False
     if "choices" in found:
-        found = _message_of(found)
+        found, is_cut = _message_of(found)
     given = found.get("tool_calls")
     if given is None:
         _check_without_calls(found)
-        return ()
+        return (), False
     items = as_array(given)
     if items is None:
         msg = f"tool_calls must be a list, not {type(given).__name__}"
         raise ValueError(msg)
-    return items
+    return items, is_cut
 
 
-def _message_of(response: Mapping[str, Any]) -> Mapping[str, Any]:
+def _message_of(response: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     choices = as_array(response["choices"])
     if not choices:
         msg = "the response has no choices, so there is no message to parse"
@@ -121,7 +201,7 @@ def _message_of(response: Mapping[str, Any]) -> Mapping[str, Any]:
     if message is None:
         msg = "the first choice of the response has no message"
         raise ValueError(msg)
-    return message
+    return message, choice is not None and choice.get("finish_reason") in CUT_REASONS
 
 
 def _check_without_calls(message: Mapping[str, Any]) -> None:
@@ -143,37 +223,3 @@ def _check_without_calls(message: Mapping[str, Any]) -> None:
         if part is not None and part.get("type") == "tool_use":
             msg = f"expected {_EXPECTED}, not an Anthropic message"
             raise ValueError(msg)
-
-
-def _call(item: object) -> ToolCall:
-    found = as_object(item, "a tool call")
-    if found is None:
-        return ToolCall("", "", never_arguments(item), wire=item)
-    # Compatible servers leave `type` out: what else is there decides.
-    is_custom = found.get("type") == "custom" or (
-        found.get("function") is None and found.get("custom") is not None
-    )
-    key = "custom" if is_custom else "function"
-    given = found.get(key)
-    body = as_object(given, f"{key!r} of a tool call")
-    arguments: Any
-    if body is None:
-        arguments = never_arguments(given)
-    elif is_custom:
-        text = body.get("input")
-        arguments = {"input": text} if isinstance(text, str) else never_arguments(text)
-    else:
-        arguments = fresh(body.get("arguments"))
-    name = "" if body is None else str_or_empty(body.get("name"))
-    return ToolCall(str_or_empty(found.get("id")), name, arguments, wire=found)
-
-
-def _content(result: ToolResult) -> str:
-    text = encodable(result.text)
-    is_own_words = result.reason is None and result.status in _TOOL_ANSWERED
-    if result.is_error and is_own_words and not text.lower().startswith("error:"):
-        return f"Error: {text}"
-    return text
-
-
-_TOOL_ANSWERED = {Status.COMPLETED, Status.FAILED, Status.INVALID}

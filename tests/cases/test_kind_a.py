@@ -1,11 +1,4 @@
-"""
-Cases A: a call is left with no result, and each later request is refused.
-
-Out of this version's scope:
-
-* A11: closing recorded calls without a batch is `formats.*.repair`, not there yet.
-* A12, second half: dropping a result without a call is `repair` too.
-"""
+"""Cases A: a call is left with no result, and each later request is refused."""
 
 from __future__ import annotations
 
@@ -466,6 +459,63 @@ async def test_a9_cancellation_of_the_caller_is_passed_on(
             assert shape(opened[0].results) == [cut, cut]
             gate.open()
             assert await runner.wait_detached(LIVENESS)
+
+
+async def test_a11_recorded_calls_whose_batch_is_gone_are_closed(
+    promises: PromiseObserver,
+) -> None:
+    """A11, P6: what was stored as running gets a placeholder; what had settled keeps its own."""
+    asked = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": f"call_{n}", "type": "function", "function": {"name": "tool"}}
+            for n in range(2)
+        ],
+    }
+    history: list[Any] = [asked]
+    quick, slow = GatedTool("tool", value="stored"), GatedTool("tool")
+    first, second = openai_chat.parse_calls(asked)
+    stored = anyio.Event()
+
+    def store(event: Event) -> None:
+        # The host persists each result as it comes, as DESIGN §4.2 has it.
+        if isinstance(event, CallSettled) and event.result.status is Status.COMPLETED:
+            history.extend(openai_chat.render_results([event.result]))
+            stored.set()
+
+    with letting_go(quick, slow), anyio.fail_after(LIVENESS):
+        async with ToolRunner(observers=[promises, store]) as runner:
+            calls_ = [
+                ToolCall(first.id, "tool", tool=quick.tool),
+                ToolCall(second.id, "tool", tool=slow.tool),
+            ]
+            async with runner.open_batch(calls_) as batch:
+                await slow.wait_started()
+                quick.open()
+                await stored.wait()
+                kept = list(history)  # the process is gone here, and the batch with it
+                batch.interrupt()
+            slow.open()
+    repaired = openai_chat.repair(kept)
+    assert [message is old for message, old in zip(repaired, kept, strict=False)] == [True] * 2
+    assert repaired[2]["tool_call_id"] == "call_1"
+    assert "may have had side effects" in repaired[2]["content"]
+    assert openai_chat.repair(repaired) == repaired
+
+
+def test_a12_recovered_result_whose_call_cannot_be_found_is_dropped() -> None:
+    """A12: it would fail each later turn; the call that was stored is closed all the same."""
+    stored = {"type": "tool_use", "id": "toolu_1", "name": "tool", "input": {}}
+    made_up = {"type": "tool_result", "tool_use_id": "toolu_0", "content": "recovered"}
+    history = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [stored]},
+        {"role": "user", "content": [made_up]},
+    ]
+    *untouched, answer = anthropic.repair(history)
+    assert untouched == history[:2]
+    assert [block["tool_use_id"] for block in answer["content"]] == ["toolu_1"]
 
 
 async def test_a12_results_are_made_for_calls_of_this_batch_only(

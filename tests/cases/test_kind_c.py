@@ -5,7 +5,6 @@ C6, and C4, C5 and C7 for tools on the loop, run in virtual time: tests/virtual.
 
 Out of this version's scope:
 
-* C4, executor: that carrier is not there yet.
 * C5, deadline of the caller: a caller that is cancelled is never kept waiting
   for a grace (DESIGN 3.1); interrupt and both timeouts share it.
 * C8, an inner batch on the same runner: nesting; an inner `run_batch` is tested.
@@ -15,10 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -39,6 +41,9 @@ from anyio_toolbatch import (
     open_batch,
 )
 from anyio_toolbatch.testing import GatedTool, PromiseObserver
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "importable"))
+carrier_tools: Any = importlib.import_module("carrier_tools")
 
 LIVENESS = 20.0  # seconds where milliseconds are meant
 LIMIT = 0.02  # seconds; a gate makes sure that no call ends before
@@ -251,6 +256,28 @@ async def test_c4_limit_of_a_tool_in_a_process(promises: PromiseObserver) -> Non
             assert shape([result]) == [("timed_out", "call_timeout", True, False)]
             assert "was stopped" in result.text
             assert await runner.wait_detached(LIVENESS)
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+async def test_c4_limit_of_a_tool_in_an_executor(
+    promises: PromiseObserver, kind: str, tmp_path: Path
+) -> None:
+    """C4: the same in an executor, from which it is let go; what it had left goes on."""
+    with carrier_tools.new_executor(kind) as executor:
+        tool = Tool(carrier_tools.gated, name="slow", runs_in=executor, timeout=LIMIT)
+        asked = [ToolCall("id-0", "slow", {"folder": tmp_path})]
+        try:
+            with anyio.fail_after(LIVENESS):
+                async with ToolRunner([tool], observers=[promises]) as runner:
+                    async with runner.open_batch(asked) as batch:
+                        pass
+                    assert shape(batch.results) == [TIMED_OUT]
+                    assert "time limit" in batch.results[0].text
+                    (tmp_path / "go").touch()
+                    assert await runner.wait_detached(LIVENESS)
+        finally:
+            (tmp_path / "go").touch()
+    promises.check(batch.id, batch.results)
 
 
 def _cut_by_call_timeout(batch: ToolBatch) -> None: ...  # the tool has its own limit

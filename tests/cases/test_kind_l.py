@@ -1,7 +1,6 @@
 """Kind L of the cases from the field: sync tools, loops, threads, context variables."""
 
 # Not in this version's scope:
-# L4, executor half: executors as carriers raise NotImplementedError.
 # L7, sync entry point: there is no blocking runner yet.
 # L10, a C call that keeps the GIL: no library can stop it (a documented limit).
 # L11, reporting a stalled loop: not part of the design; `runs_in="thread"` is the answer.
@@ -14,6 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ session: ContextVar[str] = ContextVar("session")
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "importable"))
 process_tools: Any = importlib.import_module("process_tools")
+carrier_tools: Any = importlib.import_module("carrier_tools")
 
 
 def calls(*names: str) -> list[ToolCall]:
@@ -212,6 +213,35 @@ async def test_l4_the_carrier_is_chosen_per_tool() -> None:
     assert free.value != threading.get_ident()
 
 
+async def test_l4_thread_bound_things_are_served_behind_an_executor_of_one_thread(
+    promises: PromiseObserver,
+) -> None:
+    """L4, §3.2: all calls share its one thread, across turns, and none holds the loop."""
+    held: list[sqlite3.Connection] = []
+    loop_ran = threading.Event()
+
+    def connect() -> int:
+        held.append(sqlite3.connect(":memory:"))
+        assert loop_ran.wait(LIVENESS)  # only the loop sets this
+        return threading.get_ident()
+
+    def query() -> tuple[int, int]:
+        (one,) = held[0].execute("SELECT 1").fetchone()
+        return one, threading.get_ident()
+
+    with ThreadPoolExecutor(1) as one_thread:
+        tools = [Tool(connect, runs_in=one_thread), Tool(query, runs_in=one_thread)]
+        async with ToolRunner(tools, observers=[promises]) as runner:
+            async with runner.open_batch(calls("connect")) as batch:
+                await anyio.lowlevel.checkpoint()
+                loop_ran.set()
+            used = await runner.run(calls("query", "query"))
+        one_thread.submit(held[0].close).result()
+    there = batch.results[0].unwrap()
+    assert there != threading.get_ident()
+    assert [r.unwrap() for r in used] == [(1, there)] * 2
+
+
 # -- L6 ------------------------------------------------------------------------
 
 
@@ -343,6 +373,32 @@ async def test_l8_the_same_for_async_tools(runs_in: Any) -> None:
             batch.submit(ToolCall(n, "read", {"name": n}))
         session.set("later")
     assert [r.unwrap() for r in batch.results] == [f"submitter of {n}" for n in "abc"]
+
+
+async def test_l8_the_same_in_an_executor_with_threads() -> None:
+    """L8, §4.5: its threads are kept for long, and the context of no call is."""
+
+    def blocking(name: str) -> tuple[str, str]:
+        found = session.get()
+        session.set(name)
+        return found, session.get()
+
+    session.set("caller")
+    batch = [ToolCall(n, "blocking", {"name": n}) for n in "abc"]
+    with ThreadPoolExecutor(1) as executor:
+        results = await run_batch(batch, [Tool(blocking, runs_in=executor)])
+        left = executor.submit(lambda: session.get("none")).result()
+    assert [r.unwrap() for r in results] == [("caller", n) for n in "abc"]
+    assert (session.get(), left) == ("caller", "none")
+
+
+async def test_l8_context_does_not_cross_into_an_executor_with_processes() -> None:
+    """L8: as with a process of ours; there the pool's worker keeps what a call has set."""
+    process_tools.session.set("caller")
+    batch = [ToolCall(n, "remembers", {"name": n}) for n in "ab"]
+    with carrier_tools.new_executor("processes") as executor:
+        results = await run_batch(batch, [Tool(process_tools.remembers, runs_in=executor)])
+    assert [r.unwrap() for r in results] == [("unset", "a"), ("a", "b")]
 
 
 async def test_l8_context_does_not_cross_into_a_process() -> None:

@@ -42,6 +42,7 @@ INVITES_A_REPEAT = re.compile(r"try (it )?again|retry|repeat|re-?run|once more",
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "importable"))
 process_tools: Any = importlib.import_module("process_tools")
+carrier_tools: Any = importlib.import_module("carrier_tools")
 
 
 def calls(*names: str) -> list[ToolCall]:
@@ -195,6 +196,32 @@ async def test_p2_the_same_in_a_process_that_was_stopped(tmp_path: pathlib.Path)
     assert (result.started, result.detached, result.effects) == (True, False, "unknown")
     for text in texts(result):
         assert "was stopped. It may have had side effects" in text
+        assert not DENIES_THE_RUN.search(text)
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+async def test_p2_the_same_in_an_executor(kind: str, tmp_path: pathlib.Path) -> None:
+    """P2 (case), P6: it was let go of after its commit; nobody says that it was stopped."""
+    with carrier_tools.new_executor(kind) as executor:
+        tool = Tool(carrier_tools.gated, name="commits", runs_in=executor)
+        try:
+            async with ToolRunner([tool]) as runner:
+                with anyio.fail_after(LIVENESS):
+                    async with runner.open_batch(
+                        [ToolCall("id", "commits", {"folder": tmp_path})]
+                    ) as batch:
+                        while not (tmp_path / "started-0").exists():
+                            await anyio.sleep(0.005)
+                        batch.interrupt()
+                (tmp_path / "go").touch()
+                assert await runner.wait_detached(LIVENESS)
+        finally:
+            (tmp_path / "go").touch()
+    (result,) = batch.results
+    assert (result.started, result.detached, result.effects) == (True, True, "unknown")
+    for text in texts(result):
+        assert "may have had side effects" in text
+        assert "was stopped" not in text
         assert not DENIES_THE_RUN.search(text)
 
 

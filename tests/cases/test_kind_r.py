@@ -1,8 +1,5 @@
 """Kind R of the cases from the field: arguments, outputs, empty batches."""
 
-# Not in this version's scope:
-# R7: budgets for the size of results belong to a later version.
-
 from __future__ import annotations
 
 import json
@@ -249,6 +246,28 @@ async def test_r6_an_error_without_a_text_is_rendered_by_its_types_name() -> Non
 
 
 # -- R8 ------------------------------------------------------------------------
+
+
+async def test_r7_results_of_a_turn_keep_to_a_budget() -> None:
+    """R7: 8 × 50 KB are cut to fit the turn, each says by how much, and the whole is kept."""
+    stored: dict[int, str] = {}
+
+    def read(n: int) -> str:
+        return f"{n}" * 50_000
+
+    def spill(result: ToolResult) -> str:
+        stored[result.index] = result.text
+        return f"result-{result.index}"
+
+    calls = [ToolCall(f"call_{n}", "read", {"n": n}) for n in range(8)]
+    results = await run_batch(calls, [read])
+    messages = openai_chat.render_results(
+        results, max_chars_per_result=10_000, max_chars_total=40_000, spill=spill
+    )
+    texts = [message["content"] for message in messages]
+    assert sum(map(len, texts)) <= 40_000
+    assert all("characters left out; the whole: result-" in text for text in texts)
+    assert stored == {n: f"{n}" * 50_000 for n in range(8)}
 
 
 async def test_r8_a_batch_of_nothing_is_nothing() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from anyio_toolbatch._cli.inputs import detect_format
-from anyio_toolbatch.formats import anthropic, openai_chat
+from anyio_toolbatch._cli.detection import detect_format
+from anyio_toolbatch._cli.inputs import FORMATS
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 GOOD_TOOLS = "def greet(name='you'): return f'hello {name}'"
@@ -47,10 +47,11 @@ def check_refused(answer: tuple[int, str, str], *words: str) -> None:
         (b'{"messages": [{"role": "user"}]}', ["pass its last assistant message"]),
         (b'[{"role": "user", "content": "hi"}]', ["list of messages"]),
         (b"[1, 2]", ["a list without a call, beginning with a number"]),
-        (b'[{"type": "function_call"}]', ["beginning with an object of type"]),
+        (b'[{"type": "text_call_me"}]', ["beginning with an object of type"]),
         (b'{"error": {"message": "overloaded"}}', ["an error that the provider"]),
-        (b'{"object": "response", "output": [{}]}', ["Responses format"]),
-        (b'{"candidates": [{}]}', ["Gemini"]),
+        (b'{"object": "response", "output": 5}', ["keys 'object', 'output'"]),
+        (b'{"output": [{"type": "tool_use"}]}', ["a call in the format anthropic"]),
+        (b'{"role": "user", "parts": [{"text": "hi"}]}', ["role 'user'"]),
         (b'{"choices": []}', ["turn.json: ", "no choices"]),
         (b'{"choices": [{"delta": {}}]}', ["streamed chunk"]),
         (b'{"role": "user", "content": "hi"}', ["role 'user'"]),
@@ -84,7 +85,7 @@ def test_a_byte_order_mark_is_no_error(desk: Any, main: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--format", "gemini"], ["--format", "gemini"]),
+        (["--format", "bedrock"], ["--format", "bedrock"]),
         (["--timeout", "-1"], ["--timeout", "0 or more", "'-1'"]),
         (["--timeout", "nan"], ["--timeout"]),
         (["--grace", "soon"], ["--grace", "'soon'"]),
@@ -129,9 +130,12 @@ def test_input_is_refused_by_the_real_command_too(desk: Any) -> None:
 
 
 def test_a_forced_format_that_is_not_the_messages_own(desk: Any, main: Any) -> None:
-    """`--format` cannot turn a message of the other provider into one without calls."""
+    """`--format` cannot turn a message of another provider into one without calls."""
     desk.write("tools.py", GOOD_TOOLS)
     for message, other in [
+        (desk.openai(("greet", {})), "gemini"),
+        (desk.openai(("greet", {})), "openai_responses"),
+        (desk.anthropic(("greet", {})), "mcp"),
         (desk.openai(("greet", {})), "anthropic"),
         (desk.openai(("greet", {}))["tool_calls"], "anthropic"),
         (desk.anthropic(("greet", {})), "openai_chat"),
@@ -155,26 +159,47 @@ def provider_messages() -> list[Any]:
     found = []
     for path in sorted(FIXTURES.glob("*/*.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
-        message = content.get("assistant") or content.get("response")
+        name, message = path.parent.name, None
+        for key in ("assistant", "response", "output", "model", "requests"):
+            message = message or content.get(key)
         if message is not None:
-            found.append(
-                pytest.param(path.parent.name, message, id=f"{path.parent.name}-{path.stem}")
-            )
+            found.append(pytest.param(name, message, id=f"{name}-{path.stem}"))
     return found
 
 
-@pytest.mark.parametrize(("name", "message"), provider_messages())
-def test_each_real_payload_is_recognised(name: str, message: dict[str, Any]) -> None:
-    """The message, the whole response and the bare list all show their format."""
-    assert detect_format(message) == name
+def all_of(name: str, message: Any) -> list[Any]:
+    """Return the message, the whole response and the bare list, as the provider has them."""
     if name == "openai_chat":
-        assert detect_format({"choices": [{"message": message}]}) == name
-        assert detect_format(message["tool_calls"]) == name
-        assert openai_chat.parse_calls(message)
-    else:
-        assert detect_format({"role": "assistant", "content": message["content"]}) == name
-        assert detect_format(message["content"]) == name
-        assert anthropic.parse_calls(message)
+        return [message, {"choices": [{"message": message}]}, message["tool_calls"]]
+    if name == "openai_responses":
+        return [message, {"output": message}]
+    if name == "anthropic":
+        content = message["content"]
+        return [message, content, {"role": "assistant", "content": content}]
+    if name == "gemini":
+        return [message, {"candidates": [{"content": message}]}, message["parts"]]
+    return [message, message[0]]
+
+
+@pytest.mark.parametrize(("name", "message"), provider_messages())
+def test_each_real_payload_is_recognised(name: str, message: Any) -> None:
+    """The message, the whole response and the bare list all show their format."""
+    for one in all_of(name, message):
+        assert detect_format(one) == name
+        assert FORMATS[name].parse_calls(one)
+
+
+@pytest.mark.parametrize(("name", "message"), provider_messages())
+def test_each_real_payload_is_answered(name: str, message: Any, desk: Any, main: Any) -> None:
+    """P1: a list with one answer per call, or the one message that holds them."""
+    desk.turn(message)
+    desk.write("tools.py", "def nothing(): pass")
+    _, out, _ = main("run", "turn.json", "--tools", "tools.py")
+    answers = json.loads(out)
+    key = {"anthropic": "content", "gemini": "parts"}.get(name)
+    if key is not None:
+        (answers,) = [answer[key] for answer in answers]
+    assert len(answers) == len(FORMATS[name].parse_calls(message))
 
 
 @pytest.mark.parametrize(
@@ -190,6 +215,13 @@ def test_each_real_payload_is_recognised(name: str, message: dict[str, Any]) -> 
         ([{"id": "1", "function": {"name": "f"}}], "openai_chat"),
         ([{"type": "custom", "custom": {}}], "openai_chat"),
         ([], None),
+        ({"role": "model", "parts": [{"text": "x"}]}, "gemini"),
+        ({"jsonrpc": "2.0", "method": "tools/call", "params": {}}, "mcp"),
+        ([{"type": "web_search_call"}, {"type": "message"}], "openai_responses"),
+        (
+            [{"type": "message", "role": "assistant", "content": [{"type": "output_text"}]}],
+            "openai_responses",
+        ),
     ],
 )
 def test_detection_by_what_only_one_format_has(message: object, expected: str | None) -> None:

@@ -115,6 +115,15 @@ def test_no_result_before_the_ending() -> None:
     assert ledger.result(record) is not None
 
 
+def test_there_are_no_results_while_one_is_missing() -> None:
+    """P1: a fault of ours is not told as a result."""
+    ledger = Ledger()
+    records = [make_record(index) for index in ledger.open(2)]
+    ledger.settle(0, COMPLETED)
+    with pytest.raises(AssertionError, match="not settled"):
+        ledger.all_results(records)
+
+
 def test_places_are_given_in_call_order() -> None:
     """P1: a call's index is its place, whatever ends first."""
     ledger = Ledger()
@@ -128,17 +137,17 @@ def test_places_are_given_in_call_order() -> None:
 def test_completed_call_gives_its_value_and_times() -> None:
     """P3: what the tool returned is the result, with the times of its record."""
     record = make_record(3)
-    record.value, record.started_at, record.ended_at = "answer", 12.0, 19.0
+    record.value, record.started_at, record.ended_at = "answer", 12.0, 12.25
     result = result_of(record, COMPLETED)
     assert (result.call, result.index) == (record.call, 3)
     assert (result.status, result.value, result.error) == (Status.COMPLETED, "answer", None)
     assert (result.started, result.detached, result.is_error) == (True, False, False)
-    assert (result.wait_time, result.run_time) == (2.0, 7.0)
+    assert (result.wait_time, result.run_time) == (2.0, 0.25)
     assert result.reason is None
 
 
 def test_marked_error_stays_completed() -> None:
-    """An answer marked as an error completed all the same."""
+    """P6: an answer marked as an error completed all the same; its tool has run."""
     record = make_record()
     record.value = "no such file"
     result = result_of(record, COMPLETED_WITH_ERROR)
@@ -147,6 +156,7 @@ def test_marked_error_stays_completed() -> None:
         "no such file",
         True,
     )
+    assert (result.started, result.effects) == (True, "done")
 
 
 def test_failed_call_gives_its_error() -> None:
@@ -226,8 +236,8 @@ def test_cut_call_ran_until_the_cut() -> None:
 
 def test_times_are_never_negative() -> None:
     """A cut just before the worker noted its start gives 0, not less."""
-    record = make_record(submitted_at=20.0)
-    record.started_at = 19.0
+    record = make_record(submitted_at=16.0)
+    record.started_at = 15.5
     result = result_of(record, cut_ending())
     assert (result.wait_time, result.run_time) == (0.0, 0.0)
 

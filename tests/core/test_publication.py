@@ -162,17 +162,21 @@ def test_unread_flood_is_one_entry(dead_readers: int) -> None:
     assert all(len(read_all(reader)) == 1 for reader in dead)
 
 
-def test_log_is_compacted_now_and_then() -> None:
-    """P10: a pass over the log is paid for by many reports, not by each."""
+@pytest.mark.parametrize(("items", "reports"), [(0, UNCOMPACTED + 1), (100, 102)])
+def test_log_is_compacted_now_and_then(items: int, reports: int) -> None:
+    """P10: a pass over the log is paid for by so many reports that they are half of it."""
     log, record = EventLog(), make_record()
     fast = log.open_reader()
-    passes = 0
-    for progress in range(2_000):
+    for item in range(items):
+        log.add(Kind.OUTPUT, record, item)
+    passes = []
+    for progress in range(310):
         before = len(log.entries)
         report(log, record, progress)
         read_all(fast)
-        passes += len(log.entries) < before
-    assert 1 <= passes <= 2_000 / UNCOMPACTED + 1
+        if len(log.entries) < before:
+            passes.append(progress)
+    assert passes == [*range(reports, 310, reports)]
 
 
 def test_compaction_keeps_each_readers_place() -> None:
@@ -343,6 +347,14 @@ def test_what_a_reader_unfolds_is_no_event(kind: Kind) -> None:
     """A fault of ours is not told as something that happened."""
     with pytest.raises(AssertionError, match="a reader unfolds this entry"):
         to_event("b", Ledger(), (kind, None, None))
+
+
+def test_call_that_is_not_settled_is_not_told_as_settled() -> None:
+    """P1: a fault of ours is not told as a result."""
+    ledger = Ledger()
+    record = make_record(ledger.open(1)[0])
+    with pytest.raises(AssertionError, match="logged before it was settled"):
+        to_event("b", ledger, (Kind.CALL_SETTLED, record, None))
 
 
 class Seen:

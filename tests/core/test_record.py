@@ -123,7 +123,23 @@ def test_record_starts_with_the_calls_arguments() -> None:
     """The arguments to run with are the call's until something replaces them."""
     record = make_record()
     assert record.arguments == {"a": 1}
-    assert (record.index, record.submitted_at) == (-1, 1.0)
+    assert (record.call.id, record.index, record.submitted_at) == ("id", -1, 1.0)
+
+
+def test_record_tells_of_nothing_that_has_not_happened() -> None:
+    """P6: before a call begins no flag is up, no time is noted and nothing is stored."""
+    record = make_record()
+    given = {"__weakref__", "arguments", "call", "index", "kept_partial", "submitted_at"}
+    told = {name: getattr(record, name) for name in CallRecord.__slots__ if name not in given}
+    assert not any(told.values()), told
+
+
+def test_call_that_moves_to_the_loop_is_through_with_its_thread() -> None:
+    """P10: a thread's place is not counted for what the loop goes on with."""
+    record = make_record()
+    record.has_thread = True
+    record.move_to_loop()
+    assert (record.hosted, record.has_thread) == (True, False)
 
 
 def test_record_is_slotted_and_leaves_nothing_behind() -> None:

@@ -887,19 +887,29 @@ def test_barrier_stands_behind_calls_that_are_asked_for() -> None:
     assert grant_all(scheduler) == ["x"]
 
 
-def test_cut_calls_do_not_pile_up_among_those_that_are_due() -> None:
+@pytest.mark.parametrize(("waiters", "most"), [(0, 64), (1, 64), (100, 200)])
+def test_cut_calls_do_not_pile_up_among_those_that_are_due(waiters: int, most: int) -> None:
     """P10: turns that met a detached writer and were cut are not kept until all is due."""
     scheduler, limits = make()
     add(scheduler, limits, "old", ["writer"], claims(writes="k"))
     assert grant_all(scheduler) == ["writer"]
     scheduler.let_go("writer", 0.0)
-    add(scheduler, limits, "long", ["waiter"], claims(writes="k"))
+    patience = {f"waiter {number}": 1.0 + 37 * number % 101 for number in range(waiters)}
+    for waiter, seconds in patience.items():
+        runner = Limits(None, 8, seconds)
+        add(scheduler, runner, waiter, [waiter], claims(writes="k"))
+    longest = passes = 0
     for number in range(1000):
+        before = scheduler._busy
         add(scheduler, limits, number, [number], claims(writes="k"))
+        passes += scheduler._busy is not before
+        longest = max(longest, len(scheduler._busy))
         scheduler.release(number, 0.0)
-    assert len(scheduler._busy) <= 64
-    assert scheduler.next_refusal() == PATIENCE
-    assert [r.call for r in scheduler.take_refusals(PATIENCE)] == ["waiter"]
+    assert longest == most
+    assert passes <= 2 * 1000 / most, "each has to be paid for by many calls"
+    assert scheduler.next_refusal() == min(patience.values(), default=None)
+    refused = [refusal.call for refusal in scheduler.take_refusals(200.0)]
+    assert refused == sorted(patience, key=patience.__getitem__)
 
 
 class Turn:

@@ -53,6 +53,19 @@ def test_a_call_starts_from_the_line_only() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("fact", "states"),
+    [
+        (Fact.ASK, [CallState.PREPARING]),
+        (Fact.APPROVE, [CallState.ASKED]),
+        (Fact.LINE_UP, [CallState.PREPARING, CallState.BEHIND]),
+    ],
+)
+def test_no_call_passes_by_its_approval(fact: Fact, states: list[CallState]) -> None:
+    """P4: who is asked for joins the line by the answer only, and is asked for once."""
+    assert [state for state in CallState if fact in TRANSITIONS[state]] == states
+
+
 def test_there_is_no_way_back() -> None:
     """A call passes through a state once; `OVER` is where all ways end."""
     order = list(CallState)

@@ -284,6 +284,15 @@ class Call:
                 return True
 
 
+def test_one_that_is_sure_to_leave_its_place_is_enough() -> None:
+    """P10: a large batch elsewhere is not gone through."""
+    waiting: Any = Call(CallState.IN_LINE)
+    holders: Any = iter([Call(CallState.RUNNING) for _ in range(100)])
+    waiting.pools = [holders]
+    assert find_stuck([waiting]) == {}
+    assert len([*holders]) == 99
+
+
 @st.composite
 def some_calls(draw: st.DrawFn) -> list[Call]:
     states = st.sampled_from(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import json
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from anyio_toolbatch import (
     ToolCall,
     ToolResult,
 )
-from anyio_toolbatch.formats import anthropic, openai_chat
+from anyio_toolbatch.formats import anthropic, gemini, mcp, openai_chat, openai_responses
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,34 @@ class Format:
     name: str
     parse_calls: Callable[[object], list[ToolCall]]
     render_results: Callable[[list[ToolResult]], Any]
-    item: Callable[[str, str, dict[str, Any]], dict[str, Any]]
-    message: Callable[[Any], dict[str, Any]]
-    response: Callable[[Any], dict[str, Any]]
+    item: Callable[[str, str, Any], dict[str, Any]]
+    message: Callable[[Any], Any]
+    """What holds the items: an object where the provider has one around them."""
+    response: Callable[[Any], Any]
+    silent: list[Any]
+    """Messages that ask for no tool."""
+    set_label: Callable[[dict[str, Any], str, Any], None]
+    """Sets the ``"id"`` or the ``"name"`` of an item; `DELETED` removes it."""
     entries: Callable[[Any], list[dict[str, Any]]]
-    id_key: str
+    """The answers in what was rendered."""
+    id_of: Callable[[dict[str, Any]], str]
+    text_of: Callable[[dict[str, Any]], str | None]
+    """The text of an answer; None where it is data."""
+    odd_ids: tuple[Any, ...] = (None, 5, ["x"], {"a": 1}, True)
+    """What is no id."""
 
 
-def openai_item(id_: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+DELETED = object()
+
+
+def put(fields: dict[str, Any], key: str, value: Any) -> None:
+    if value is DELETED:
+        del fields[key]
+    else:
+        fields[key] = value
+
+
+def openai_item(id_: str, name: str, arguments: Any) -> dict[str, Any]:
     function = {"name": name, "arguments": arguments}
     return {"id": id_, "type": "function", "function": function}
 
@@ -46,9 +67,42 @@ def openai_message(items: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": items}
 
 
-def anthropic_item(id_: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def openai_label(item: dict[str, Any], label: str, value: Any) -> None:
+    put(item if label == "id" else item["function"], label, value)
+
+
+def anthropic_item(id_: str, name: str, arguments: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": id_, "name": name, "input": arguments}
 
+
+def responses_item(id_: str, name: str, arguments: Any) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": id_, "name": name, "arguments": arguments}
+
+
+def responses_label(item: dict[str, Any], label: str, value: Any) -> None:
+    put(item, "call_id" if label == "id" else label, value)
+
+
+def gemini_item(id_: str, name: str, arguments: Any) -> dict[str, Any]:
+    return {"functionCall": {"id": id_, "name": name, "args": arguments}}
+
+
+def gemini_text(part: dict[str, Any]) -> str | None:
+    response = part["functionResponse"]["response"]
+    text = response.get("error", response.get("output"))
+    return text if isinstance(text, str) and len(response) == 1 else None
+
+
+def mcp_item(id_: str, name: str, arguments: Any) -> dict[str, Any]:
+    params = {"name": name, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": id_, "method": "tools/call", "params": params}
+
+
+def mcp_label(item: dict[str, Any], label: str, value: Any) -> None:
+    put(item if label == "id" else item["params"], label, value)
+
+
+TEXT_PARTS = [{"type": "text", "text": "hello"}]
 
 FORMATS = [
     Format(
@@ -58,8 +112,27 @@ FORMATS = [
         openai_item,
         openai_message,
         lambda items: {"choices": [{"index": 0, "message": openai_message(items)}]},
+        [{"role": "assistant", "content": content} for content in ("hello", TEXT_PARTS)],
+        openai_label,
         lambda rendered: rendered,
-        "tool_call_id",
+        lambda entry: entry["tool_call_id"],
+        lambda entry: entry["content"],
+    ),
+    Format(
+        "openai_responses",
+        openai_responses.parse_calls,
+        openai_responses.render_results,
+        responses_item,
+        lambda items: {"output": items},
+        lambda items: {"object": "response", "status": "completed", "output": items},
+        [
+            [{"type": "message", "role": "assistant", "content": []}],
+            [{"type": "web_search_call", "id": "ws_1"}, None, "text", 5],
+        ],
+        responses_label,
+        lambda rendered: rendered,
+        lambda entry: entry["call_id"],
+        lambda entry: entry["output"],
     ),
     Format(
         "anthropic",
@@ -68,8 +141,43 @@ FORMATS = [
         anthropic_item,
         lambda items: {"role": "assistant", "content": items},
         lambda items: {"type": "message", "role": "assistant", "content": items},
+        [{"role": "assistant", "content": content} for content in ("hello", TEXT_PARTS)],
+        put,
         lambda rendered: rendered["content"],
-        "tool_use_id",
+        lambda entry: entry["tool_use_id"],
+        lambda entry: entry["content"],
+    ),
+    Format(
+        "gemini",
+        gemini.parse_calls,
+        gemini.render_results,
+        gemini_item,
+        lambda items: {"role": "model", "parts": items},
+        lambda items: {"candidates": [{"content": {"role": "model", "parts": items}}]},
+        [
+            {"role": "model", "parts": [{"text": "hello"}]},
+            {"role": "model"},
+            {"candidates": []},
+            {"candidates": [{"finishReason": "SAFETY"}]},
+        ],
+        lambda item, label, value: put(item["functionCall"], label, value),
+        lambda rendered: rendered["parts"],
+        lambda entry: entry["functionResponse"].get("id", ""),
+        gemini_text,
+    ),
+    Format(
+        "mcp",
+        mcp.parse_calls,
+        mcp.render_responses,
+        mcp_item,
+        lambda items: items,
+        lambda items: tuple(items),
+        [{"jsonrpc": "2.0", "method": "ping", "id": 1}, {"jsonrpc": "2.0", "result": {}}],
+        mcp_label,
+        lambda rendered: rendered,
+        lambda entry: entry["id"],
+        lambda entry: entry["result"]["content"][0]["text"],
+        odd_ids=(None, ["x"], {"a": 1}, True),
     ),
 ]
 
@@ -147,11 +255,33 @@ def done(call: ToolCall, index: int, value: Any = "ok") -> ToolResult:
 
 
 def ids_in(fmt: Format, rendered: Any) -> list[str]:
-    return [entry[fmt.id_key] for entry in fmt.entries(rendered)]
+    return [fmt.id_of(entry) for entry in fmt.entries(rendered)]
+
+
+def texts_in(fmt: Format, rendered: Any) -> list[Any]:
+    return [fmt.text_of(entry) for entry in fmt.entries(rendered)]
 
 
 def to_wire(rendered: Any) -> bytes:
     return json.dumps(rendered, ensure_ascii=False).encode("utf-8")
+
+
+@pytest.mark.parametrize("module", [anthropic, gemini, mcp, openai_chat, openai_responses])
+def test_every_format_has_the_same_three(module: Any) -> None:
+    """§3.5: the signatures that programs outside this repository are written against."""
+
+    def shape(function: Any) -> list[tuple[str, str]]:
+        parameters = inspect.signature(function).parameters.values()
+        return [(p.name, p.kind.name) for p in parameters]
+
+    assert shape(module.parse_calls) == [("message", "POSITIONAL_OR_KEYWORD")]
+    assert shape(module.repair) == [("messages", "POSITIONAL_OR_KEYWORD")]
+    options = ["content", "max_chars_per_result", "max_chars_total", "spill"]
+    rendering = shape(module.render_results)
+    assert rendering[0] == ("results", "POSITIONAL_OR_KEYWORD")
+    assert rendering[1:5] == [(name, "KEYWORD_ONLY") for name in options]
+    for name in module.__all__:
+        assert inspect.getdoc(getattr(module, name))
 
 
 @each_format
@@ -166,9 +296,8 @@ def test_batch_of_none(fmt: Format) -> None:
 @each_format
 def test_message_without_calls(fmt: Format) -> None:
     """A message that only says something asks for no tool."""
-    parts = [{"type": "text", "text": "hello"}]
-    assert fmt.parse_calls({"role": "assistant", "content": parts}) == []
-    assert fmt.parse_calls({"role": "assistant", "content": "hello"}) == []
+    for message in fmt.silent:
+        assert fmt.parse_calls(message) == []
 
 
 @each_format
@@ -187,12 +316,9 @@ def test_sdk_objects_at_every_level(fmt: Format, wrap: Callable[..., Any]) -> No
     items = items_of(fmt)
     expected = fmt.parse_calls(items)
     wrapped = [wrap(item) for item in items]
-    for given_ in (
-        wrapped,
-        fmt.message(wrapped),
-        wrap(fmt.message(wrapped)),
-        wrap(fmt.response(items)),
-    ):
+    around = [fmt.message(wrapped), fmt.response(items)]
+    around += [wrap(message) for message in around if isinstance(message, dict)]
+    for given_ in (wrapped, *around):
         calls = fmt.parse_calls(given_)
         assert calls == expected
         assert [call.wire for call in calls] == items
@@ -222,18 +348,15 @@ def test_endlessly_nested_arguments_do_not_raise(fmt: Format) -> None:
 
 
 @each_format
-@pytest.mark.parametrize("broken", [None, 5, ["x"], {"a": 1}, True])
-def test_missing_or_odd_id_and_name_keep_the_call(fmt: Format, broken: object) -> None:
+def test_missing_or_odd_id_and_name_keep_the_call(fmt: Format) -> None:
     """R2: what can't be read becomes "", and the call stays in its place."""
-    bad_id, bad_name, good = items_of(fmt)
-    bad_id["id"] = broken
-    bad_name.get("function", bad_name)["name"] = broken
-    names = [(call.id, call.name) for call in fmt.parse_calls([bad_id, bad_name, good])]
-    assert names == [("", "look"), ("id_1", ""), ("id_2", "look")]
-    del bad_id["id"]
-    del bad_name.get("function", bad_name)["name"]
-    names = [(call.id, call.name) for call in fmt.parse_calls([bad_id, bad_name, good])]
-    assert names == [("", "look"), ("id_1", ""), ("id_2", "look")]
+    for broken in (*fmt.odd_ids, DELETED):
+        bad_id, bad_name, good = items_of(fmt)
+        fmt.set_label(bad_id, "id", broken)
+        fmt.set_label(bad_name, "name", broken)
+        calls = fmt.parse_calls([bad_id, bad_name, good])
+        names = [(call.id, call.name) for call in calls]
+        assert names == [("", "look"), ("id_1", ""), ("id_2", "look")]
 
 
 @each_format
@@ -241,7 +364,7 @@ def test_one_broken_call_of_three(fmt: Format) -> None:
     """R1, R2, R3: cut JSON is one error result; the other two run; all are answered."""
     items = items_of(fmt)
     cut = '{"n": 1, "deep": ["half a str'
-    items[1] = fmt.item("id_1", "look", cut)  # type: ignore[arg-type]  # broken on purpose
+    items[1] = fmt.item("id_1", "look", cut)
     calls = fmt.parse_calls(fmt.message(items))
     assert [call.parse_error is None for call in calls] == [True, False, True]
     results = [
@@ -259,7 +382,7 @@ def test_one_broken_call_of_three(fmt: Format) -> None:
     ]
     rendered = fmt.render_results(results)
     assert ids_in(fmt, rendered) == ["id_0", "id_1", "id_2"]
-    content = [entry["content"] for entry in fmt.entries(rendered)]
+    content = texts_in(fmt, rendered)
     assert content[0] == content[2] == "ok"
     assert str(calls[1].parse_error) in content[1]
 
@@ -271,7 +394,7 @@ def test_each_result_carries_its_own_calls_id(fmt: Format) -> None:
     results = [done(call, n, f"text {n}") for n, call in enumerate(calls_of(ids))]
     rendered = fmt.render_results(results)
     assert ids_in(fmt, rendered) == ids
-    content = [entry["content"] for entry in fmt.entries(rendered)]
+    content = texts_in(fmt, rendered)
     assert content == [f"text {n}" for n in range(5)]
 
 
@@ -280,7 +403,7 @@ def test_value_that_cannot_be_shown(fmt: Format) -> None:
     """R6: the rendered result of that call says so, with the type's name."""
     first, second, third = calls_of(["a", "b", "c"])
     results = [done(first, 0), done(second, 1, Unprintable()), done(third, 2)]
-    content = [entry["content"] for entry in fmt.entries(fmt.render_results(results))]
+    content = texts_in(fmt, fmt.render_results(results))
     assert "Unprintable" in content[1]
     assert content[0] == content[2] == "ok"
 
@@ -291,8 +414,9 @@ def test_content_is_a_plain_str(fmt: Format) -> None:
     call = ToolCall(ShoutingStr("a"), "look")
     result = ToolResult(call, 0, Status.COMPLETED, value=Shouting(), is_error=True)
     (entry,) = fmt.entries(fmt.render_results([result]))
-    assert {type(entry["content"]), type(entry[fmt.id_key])} == {str}
-    assert entry["content"].endswith("loud")
+    text = fmt.text_of(entry)
+    assert {type(text), type(fmt.id_of(entry))} == {str}
+    assert text is not None and text.endswith("loud")
 
 
 PLACEHOLDERS = [
@@ -327,7 +451,7 @@ def test_placeholder_is_the_results_text(
             wait_time=wait_time,
         )
         rendered.append(fmt.render_results([result]))
-        assert fmt.entries(rendered[-1])[0]["content"] == result.text
+        assert texts_in(fmt, rendered[-1]) == [result.text]
     assert to_wire(rendered[0]) == to_wire(rendered[1])
 
 
@@ -349,7 +473,7 @@ def test_lone_surrogates_are_replaced(fmt: Format, given_: str, shown: str) -> N
     failed = ToolResult(call, 1, Status.FAILED, error=ValueError(given_))
     rendered = fmt.render_results([done(call, 0, given_), failed])
     assert ids_in(fmt, rendered) == [shown, shown]
-    first, second = (entry["content"] for entry in fmt.entries(rendered))
+    first, second = texts_in(fmt, rendered)
     assert first == shown
     assert second.endswith(f"ValueError: {shown}")
     assert to_wire(rendered)
@@ -369,10 +493,9 @@ def test_lone_surrogates_are_replaced(fmt: Format, given_: str, shown: str) -> N
         PydanticLike,
         {"a set"},
         {},
-        {"output": []},
         {"role": "user", "content": "hi"},
         [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
-        [{"type": "message", "role": "assistant", "content": []}],
+        [{"role": "user", "parts": [{"text": "hi"}]}],
         [object()],
     ],
 )
@@ -384,6 +507,17 @@ def test_what_is_no_message_raises_a_sentence(fmt: Format, wrong: object) -> Non
 
 
 @each_format
+def test_calls_of_another_provider_are_refused(fmt: Format) -> None:
+    """Another provider's calls never pass for no calls: the error says what was expected."""
+    for other in FORMATS:
+        if other is not fmt:
+            items = items_of(other)
+            for message in (items, other.message(items), other.response(items)):
+                with pytest.raises(ValueError, match=r"expected|must be"):
+                    fmt.parse_calls(message)
+
+
+@each_format
 def test_history_of_sdk_objects_is_refused(fmt: Format) -> None:
     """A list of messages never passes for a message without calls."""
 
@@ -391,7 +525,7 @@ def test_history_of_sdk_objects_is_refused(fmt: Format) -> None:
         role = "assistant"
         content = "hi"
 
-    with pytest.raises(ValueError, match="list of messages"):
+    with pytest.raises(ValueError, match=r"list of messages|'role'"):
         fmt.parse_calls([Message({"role": "assistant", "content": "hi"})])
 
 
@@ -432,9 +566,9 @@ def test_rendering_any_results(fmt: Format, results: list[ToolResult]) -> None:
         if result.call.id.isascii():
             assert shown == result.call.id
         assert len(shown) <= len(result.call.id)
-    for result, entry in zip(results, fmt.entries(rendered), strict=True):
-        if result.text.isascii() and not result.is_error:
-            assert entry["content"] == result.text
+    for result, text in zip(results, texts_in(fmt, rendered), strict=True):
+        if result.text.isascii() and not result.is_error and text is not None:
+            assert text == result.text
 
 
 fields = {

@@ -194,3 +194,30 @@ def says_who_it_is() -> None:
     keep_partial(os.getpid())
     report_progress(1)
     time.sleep(FOR_EVER)
+
+
+def books(pipe: Path) -> str:
+    """Says that it has begun, waits, and says more, which is too late if it was let go."""
+    keep_partial("in time")
+    report_progress(1)
+    with pipe.open() as waits:
+        said = waits.readline()
+    report_progress(2)
+    keep_partial("too late")
+    return _answer(said)
+
+
+def books_in_steps(pipe: Path) -> Iterator[str]:
+    yield "in time"
+    report_progress(1)
+    with pipe.open() as waits:
+        said = waits.readline()
+    report_progress(2)
+    yield "too late"
+    yield _answer(said)
+
+
+def _answer(said: str) -> str:
+    if said != "go\n":
+        raise ValueError("no seat left")
+    return "booked"

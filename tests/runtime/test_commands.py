@@ -532,9 +532,12 @@ async def test_nothing_grows_with_the_number_of_stopped_commands(journal: Journa
                 await journal.has(len(journal.lines()) + 30)
                 group.cancel_scope.cancel()
     assert journal.are_gone()
-    assert children() <= before
     assert descriptors() == open_before
-    assert threading.active_count() <= threads
+    with anyio.fail_after(LIVENESS):
+        # Under load a thread waits for what was killed and is slow to be reaped.
+        while threading.active_count() > threads:
+            await anyio.sleep(0.005)
+    assert children() <= before
 
 
 async def test_what_can_not_be_killed_is_reported(

@@ -180,6 +180,40 @@ def test_kept_batch_keeps_no_loop(loop_kind: Any, with_async_call: bool) -> None
     assert kept[0].results[0].detached
 
 
+@pytest.mark.parametrize("on_interrupt", ["cancel", "keep"])
+def test_second_half_of_a_call_whose_loop_is_gone(native_loop: Any, on_interrupt: Any) -> None:
+    """P7: what a thread would hand over to a closed loop is dropped, without a word."""
+    inside: asyncio.Event
+    go_on = threading.Event()
+
+    async def second_half() -> None: ...
+
+    def tool() -> Any:
+        from_thread.run_sync(inside.set)
+        go_on.wait(LIVENESS)
+        made.append(weakref.ref(half := second_half()))
+        return half
+
+    async def turn() -> Any:
+        nonlocal inside
+        inside = asyncio.Event()
+        tools = [Tool(tool, on_interrupt=on_interrupt)]
+        async with open_batch([ToolCall("0", "tool")], tools) as batch:
+            await inside.wait()
+            batch.interrupt()
+        return batch
+
+    made: list[weakref.ref[Any]] = []
+    batch = native_loop.run_until_complete(turn())
+    native_loop.close()
+    go_on.set()
+    account = batch._engine.state.account
+    wait_for(lambda: not len(account))
+    del batch
+    # Were it not closed, its end would be a warning, which fails the test.
+    wait_for(lambda: gc.collect() >= 0 and made and made[0]() is None)
+
+
 def test_mailbox_of_a_closed_loop_does_not_grow(native_loop: Any) -> None:
     """P10: a kept call goes on after its loop, whose mailbox holds only so much."""
     inside: asyncio.Event

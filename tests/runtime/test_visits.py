@@ -55,6 +55,43 @@ async def test_visits_run_in_the_calling_context() -> None:
     ]
 
 
+async def test_visit_is_told_though_its_thread_has_left_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P5: a thread that sees the cut before anybody is told leaves no task behind."""
+    monkeypatch.setattr(from_thread, "LOOK_SECONDS", 0.001)
+    on_loop = anyio.Event()
+    left = threading.Event()
+    told: list[str] = []
+
+    async def visit() -> None:
+        on_loop.set()
+        try:
+            await anyio.sleep(LIVENESS)
+        except anyio.get_cancelled_exc_class():
+            told.append("once")
+            await anyio.sleep(0.01)  # a second one would cut this off
+            told.append("tidied up")
+            raise
+
+    def tool() -> None:
+        try:
+            from_thread.run(visit)
+        finally:
+            left.set()
+
+    with anyio.fail_after(LIVENESS / 2):
+        async with ToolRunner([tool]) as runner:
+            async with runner.open_batch([ToolCall("0", "tool")]) as batch:
+                await on_loop.wait()
+                batch.interrupt()
+            # The awaiting code comes first; nobody has been told yet.
+            assert left.wait(LIVENESS / 4)
+            while len(told) < 2:
+                await anyio.sleep(0.001)
+    assert told == ["once", "tidied up"]
+
+
 async def test_first_visits_of_two_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """§3.3: threads with the tool's context may visit; neither loses the other's."""
     both_have_looked = threading.Barrier(2)

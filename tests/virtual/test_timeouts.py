@@ -188,6 +188,34 @@ async def test_kept_call_goes_on_and_its_end_is_late() -> None:
     assert late == ["mail sent"]
 
 
+async def test_time_limit_of_a_kept_call_goes_off_in_the_background() -> None:
+    """§4.10: a call's timeout runs while it runs, also when its turn is over."""
+    late: list[object] = []
+    tool = ScriptedTool(sleep(10_000), timeout=60, on_interrupt="keep")
+    runner = ToolRunner([tool.tool], on_late=lambda result: late.append(result.error))
+    start = anyio.current_time()
+    async with runner.open_batch([ToolCall("0", "scripted")]) as batch:
+        await anyio.sleep(1)
+        batch.interrupt()
+    assert "goes on in the background" in batch.results[0].text
+    assert await runner.wait_detached(1000)
+    assert anyio.current_time() - start == pytest.approx(60, abs=0.1)
+    assert [type(error) for error in late] == [TimeoutError]
+
+
+async def test_time_limit_of_a_kept_call_that_ends_is_taken_down() -> None:
+    """§4.1: nothing of ours stays on the loop when a kept call has ended before its limit."""
+    late: list[object] = []
+    tool = ScriptedTool(sleep(10), give("mail sent"), timeout=60, on_interrupt="keep")
+    runner = ToolRunner([tool.tool], on_late=lambda result: late.append(result.value))
+    async with runner.open_batch([ToolCall("0", "scripted")]) as batch:
+        await anyio.sleep(1)
+        batch.interrupt()
+    assert await runner.wait_detached(1000)
+    assert batch._engine.records[0].timer is None
+    assert late == ["mail sent"]
+
+
 async def test_kept_call_can_still_be_cancelled_by_itself() -> None:
     """§3.2: "keep" wards off the end of the turn, not a cancel aimed at the call."""
     tool = ScriptedTool(sleep(10_000), on_interrupt="keep")

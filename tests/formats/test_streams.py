@@ -1,0 +1,649 @@
+"""Streams: calls as they complete, none that was cut off, and a message for the history."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anyio_toolbatch import ToolCall
+from anyio_toolbatch.formats import anthropic, openai_chat, openai_responses
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+
+
+class SdkObject:
+    """An event as an SDK has it."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+
+    def model_dump(self, **options: bool) -> dict[str, Any]:
+        return self.data
+
+
+def feed_all(stream: Any, events: Iterable[Any]) -> list[ToolCall]:
+    return [call for event in events for call in stream.feed(event)]
+
+
+def cut_off(call: ToolCall) -> bool:
+    return call.parse_error is not None and "ended before the arguments" in call.parse_error
+
+
+# -- OpenAI Chat -----------------------------------------------------------------
+
+
+def chunk(*pieces: dict[str, Any], reason: str | None = None, **delta: Any) -> dict[str, Any]:
+    if pieces:
+        delta["tool_calls"] = list(pieces)
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+
+
+def piece(
+    index: int | None = None,
+    id_: str | None = None,
+    name: str | None = None,
+    arguments: Any = None,
+) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    fields = {"index": index, "id": id_, "function": function}
+    function = {key: value for key, value in function.items() if value is not None}
+    return {k: v for k, v in {**fields, "function": function}.items() if v is not None}
+
+
+END = chunk(reason="tool_calls")
+
+
+def chat(*pieces: dict[str, Any], end: Any = END) -> list[tuple[str, str, Any]]:
+    """Feed one piece per chunk; return what came out, with the end."""
+    stream = openai_chat.CallStream()
+    calls = feed_all(stream, [*map(chunk, pieces), *([end] if end else [])])
+    calls += stream.close()
+    assert [call.wire for call in calls] == stream.message.get("tool_calls", [])
+    assert all(call.parse_error is None for call in calls), calls
+    return [(call.id, call.name, call.arguments) for call in calls]
+
+
+@pytest.mark.parametrize("wrap", [dict, SdkObject])
+def test_chat_call_is_there_when_the_next_begins(wrap: Any) -> None:
+    """A call starts while the model still speaks; one without arguments at the end."""
+    fixture = json.loads((FIXTURES / "openai_chat" / "stream_chunks.json").read_text("utf-8"))
+    stream = openai_chat.CallStream()
+    given_ = [stream.feed(wrap(one)) for one in fixture["chunks"]]
+    assert given_ == [
+        [],
+        [],
+        [],
+        [ToolCall("call_s0", "add", {"a": 1, "b": 2})],
+        [ToolCall("call_s1", "now", {})],
+    ]
+    assert stream.close() == []
+    assert openai_chat.parse_calls(stream.message) == [call for got in given_ for call in got]
+
+
+def test_chat_texts_are_put_together() -> None:
+    """The message for the history has what the model said, and fields of servers' own."""
+    stream = openai_chat.CallStream()
+    events = [
+        chunk(role="assistant", content=""),
+        chunk(content="Let me "),
+        chunk(content="look.", reasoning_content="hm", extra=[1]),
+        chunk(reasoning_content=", well", refusal=None, extra=[2], other={"a": 1}),
+        {"choices": [], "usage": {"total_tokens": 1}},
+    ]
+    assert feed_all(stream, events) == []
+    assert stream.message == {
+        "role": "assistant",
+        "content": "Let me look.",
+        "reasoning_content": "hm, well",
+        "extra": [1, 2],
+        "other": {"a": 1},
+    }
+
+
+def test_chat_fields_that_change_their_kind_and_messages_half_way() -> None:
+    """Whatever a server sends in fields of its own, the message is there at any time."""
+    stream = openai_chat.CallStream()
+    odd = piece(0, "a", "f", '{"n"')
+    odd["function"]["extra"] = odd["extra"] = {"signature": "s"}
+    events = [chunk(x="a"), chunk(x=["b"]), chunk(x="c"), chunk(odd, y="a"), chunk(y=["b"])]
+    assert (
+        feed_all(stream, [*events, chunk({"index": 0}, {"index": 0, "function": None})]) == []
+    )
+    assert stream.message == {
+        "role": "assistant",
+        "content": None,
+        "x": "c",
+        "y": ["b"],
+        "tool_calls": [
+            {
+                "id": "a",
+                "type": "function",
+                "function": {"name": "f", "arguments": '{"n"', "extra": {"signature": "s"}},
+                "extra": {"signature": "s"},
+            }
+        ],
+    }
+    assert stream.feed(chunk(piece(0, None, None, ": 1}"), reason="stop"))[0].arguments == {
+        "n": 1
+    }
+
+
+def test_chat_other_choices_are_not_run() -> None:
+    """Of several choices one is the conversation: the first."""
+    stream = openai_chat.CallStream()
+    both = chunk(piece(0, "a", "f", "{}"), reason="stop")
+    both["choices"].insert(0, {**both["choices"][0], "index": 1})
+    assert [call.id for call in stream.feed(both)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "calls"),
+    [
+        # Whole calls, one per chunk, without an index; with ids, or with none.
+        (
+            [piece(None, "a", "f", "{}"), piece(None, "b", "f", '{"n": 1}')],
+            [("a", "f", {}), ("b", "f", {"n": 1})],
+        ),
+        (
+            [piece(None, None, "f", '{"n": 1}'), piece(None, None, "f", '{"n": 2}')],
+            [("", "f", {"n": 1}), ("", "f", {"n": 2})],
+        ),
+        # Arguments that are no text but an object.
+        (
+            [piece(None, None, "f", {"n": 1}), piece(None, None, "g", {"n": 2})],
+            [("", "f", {"n": 1}), ("", "g", {"n": 2})],
+        ),
+        # The index is always 0.
+        (
+            [piece(0, "a", "f", "{}"), piece(0, "b", "g", "{}")],
+            [("a", "f", {}), ("b", "g", {})],
+        ),
+        # J5: the same id for each, whole calls.
+        (
+            [piece(0, "same", "f", '{"n": 1}'), piece(0, "same", "f", '{"n": 2}')],
+            [("same", "f", {"n": 1}), ("same", "f", {"n": 2})],
+        ),
+        # Arguments that are null until they begin.
+        (
+            [
+                {"index": 0, "id": "a", "function": {"name": "f", "arguments": None}},
+                piece(0, None, None, "{}"),
+            ],
+            [("a", "f", {})],
+        ),
+        # Id and name come again with each piece, and once more at the end.
+        (
+            [
+                piece(0, "a", "f", '{"n"'),
+                piece(0, "a", "f", ": 1}"),
+                piece(0, "a", "f", ""),
+                piece(1, "b", "g", "{}"),
+                piece(0, "a", "f", ""),
+            ],
+            [("a", "f", {"n": 1}), ("b", "g", {})],
+        ),
+        # No index at all, continued by what has neither id nor name.
+        (
+            [
+                piece(None, "a", "f"),
+                piece(None, None, None, '{"n":'),
+                piece(None, None, None, "1}"),
+            ],
+            [("a", "f", {"n": 1})],
+        ),
+        # The name in pieces.
+        ([piece(0, "a", "get_"), piece(0, None, "time", "{}")], [("a", "get_time", {})]),
+        # A call without arguments, before another without an index.
+        ([piece(None, None, "f"), piece(None, None, "g")], [("", "f", {}), ("", "g", {})]),
+        # Interleaved: all begin, then all go on.
+        (
+            [
+                piece(0, "a", "f"),
+                piece(1, "b", "g"),
+                piece(1, None, None, '{"n": 2}'),
+                piece(0, None, None, '{"n": 1}'),
+            ],
+            [("a", "f", {"n": 1}), ("b", "g", {"n": 2})],
+        ),
+    ],
+)
+def test_chat_servers_that_bend_the_rules(pieces: Any, calls: Any) -> None:
+    """J5: nothing is lost, nothing is put together that is apart, all in order."""
+    assert chat(*pieces) == calls
+    assert chat(end=chunk(*pieces, reason="stop")) == calls
+
+
+def test_chat_empty_object_first_is_not_run_early() -> None:
+    """Some servers send {} before the arguments: what is not valid is never run."""
+    stream = openai_chat.CallStream()
+    events = [chunk(piece(0, "a", "f", "{}")), chunk(piece(0, None, None, '{"n": 1}')), END]
+    (call,) = feed_all(stream, events)
+    assert call.parse_error is not None
+
+
+def test_chat_calls_are_handed_out_in_the_messages_order() -> None:
+    """J7: a later call that is complete waits for an earlier one that is not."""
+    stream = openai_chat.CallStream()
+    events = [
+        chunk(piece(0, "a", "f", '{"n"')),
+        chunk(piece(1, "b", "f", "{}")),
+        chunk(piece(2, "c", "f", "{}")),
+    ]
+    assert feed_all(stream, events) == []
+    assert [call.id for call in stream.feed(END)] == ["a", "b", "c"]
+
+
+def test_chat_custom_call() -> None:
+    """Free text has no end of its own: it is complete when the message is."""
+    stream = openai_chat.CallStream()
+    first = {"index": 0, "id": "c", "type": "custom", "custom": {"name": "py", "input": "1"}}
+    events = [chunk(first), chunk({"index": 0, "custom": {"input": "+1"}})]
+    assert feed_all(stream, [*events, chunk(piece(1, "d", "f", "{}"))]) == []
+    assert stream.feed(END)[0] == ToolCall("c", "py", {"input": "1+1"})
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_chat_cut_off_by_the_provider(reason: str) -> None:
+    """R3: whole JSON is whole; half of it, and none at all, is never run."""
+    stream = openai_chat.CallStream()
+    whole, half, none = piece(0, "a", "f", "{}"), piece(1, "b", "f", '{"n'), piece(2, "c", "f")
+    calls = feed_all(stream, [chunk(whole, half, none), chunk(reason=reason)])
+    assert [cut_off(call) for call in calls] == [False, True, True]
+    assert stream.message["tool_calls"][1]["function"]["arguments"] == '{"n'
+
+
+@pytest.mark.parametrize("wrap", [dict, SdkObject])
+def test_chat_parse_calls_knows_a_cut_off_response(wrap: Any) -> None:
+    """R3: no arguments at the end of a message that was cut are not "no arguments"."""
+    calls = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}]
+    for reason, expected in (("length", [False, True]), ("tool_calls", [False, False])):
+        message = {"role": "assistant", "content": None, "tool_calls": calls * 2}
+        response = {"choices": [{"message": message, "finish_reason": reason}]}
+        assert [cut_off(c) for c in openai_chat.parse_calls(wrap(response))] == expected
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"type": "content_block_start"}, "keys 'type'"),
+        ({"error": {"message": "overloaded"}}, "keys 'error'"),
+        ({"choices": [{"message": {"role": "assistant"}}]}, "use parse_calls"),
+        (chunk(function_call={"name": "f"}), "deprecated"),
+    ],
+)
+def test_chat_what_is_no_chunk(event: Any, words: str) -> None:
+    """Misuse raises at once and says what was expected."""
+    with pytest.raises(ValueError, match=words):
+        openai_chat.CallStream().feed(event)
+
+
+# -- Anthropic -------------------------------------------------------------------
+
+
+def start(index: int, kind: str = "tool_use", **fields: Any) -> dict[str, Any]:
+    if kind == "tool_use":
+        fields = {"id": f"id_{index}", "name": "f", "input": {}, **fields}
+    block = {"type": kind, **fields}
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def delta(index: int, kind: str, **fields: Any) -> dict[str, Any]:
+    body = {"type": kind, **fields}
+    return {"type": "content_block_delta", "index": index, "delta": body}
+
+
+def json_delta(index: int, text: str) -> dict[str, Any]:
+    return delta(index, "input_json_delta", partial_json=text)
+
+
+def stop(index: int) -> dict[str, Any]:
+    return {"type": "content_block_stop", "index": index}
+
+
+def ended(reason: str = "tool_use") -> dict[str, Any]:
+    return {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {}}
+
+
+MESSAGE_START = {"type": "message_start", "message": {"role": "assistant", "content": []}}
+
+
+@pytest.mark.parametrize("wrap", [dict, SdkObject])
+def test_anthropic_call_is_there_when_its_block_ends(wrap: Any) -> None:
+    """A call starts while the model still speaks, and the message is assembled."""
+    stream = anthropic.CallStream()
+    events = [
+        MESSAGE_START,
+        {"type": "ping"},
+        start(0, "thinking", thinking="", signature=""),
+        delta(0, "thinking_delta", thinking="I "),
+        delta(0, "thinking_delta", thinking="see"),
+        delta(0, "signature_delta", signature="sig"),
+        stop(0),
+        start(1, "text", text=""),
+        delta(1, "text_delta", text="Hello"),
+        delta(1, "citations_delta", citation={"n": 1}),
+        {"type": "text", "text": "Hello", "snapshot": "Hello"},
+        stop(1),
+        start(2),
+        json_delta(2, ""),
+        json_delta(2, '{"n": '),
+        json_delta(2, "1}"),
+    ]
+    assert feed_all(stream, map(wrap, events)) == []
+    assert stream.feed(wrap(stop(2))) == [ToolCall("id_2", "f", {"n": 1})]
+    assert feed_all(stream, map(wrap, [ended(), {"type": "message_stop"}])) == []
+    assert stream.close() == []
+    assert stream.message == {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "I see", "signature": "sig"},
+            {"type": "text", "text": "Hello", "citations": [{"n": 1}]},
+            {"type": "tool_use", "id": "id_2", "name": "f", "input": {"n": 1}},
+        ],
+    }
+
+
+def test_anthropic_call_without_arguments_waits_for_the_stop_reason() -> None:
+    """R3: a block that ends with nothing in it may have been cut before its first word."""
+    stream = anthropic.CallStream()
+    assert feed_all(stream, [start(0), stop(0)]) == []
+    assert stream.feed(ended()) == [ToolCall("id_0", "f", {})]
+    stream = anthropic.CallStream()
+    (call,) = feed_all(stream, [start(0), stop(0), ended("max_tokens")])
+    assert cut_off(call)
+
+
+@pytest.mark.parametrize("text", ['{"n', "[1]", '{"n": NaN}', "nope"])
+def test_anthropic_input_that_is_no_object(text: str) -> None:
+    """R1, R3: the call is invalid, or as Python reads it; the history can be sent."""
+    stream = anthropic.CallStream()
+    (call,) = feed_all(stream, [start(0), json_delta(0, text), stop(0)])
+    assert call.raw_arguments == text
+    assert stream.message["content"][0]["input"] == {"INVALID_JSON": text}
+    json.dumps(stream.message, allow_nan=False)
+
+
+def test_anthropic_whole_input_at_the_start() -> None:
+    """Compatible servers send it at once, some without an index or an end."""
+    stream = anthropic.CallStream()
+    events = [start(0, input={"n": 1}), stop(0), start(1, input={"n": 2})]
+    for event in events:
+        del event["index"]
+    assert [c.arguments for c in feed_all(stream, [*events, ended()])] == [{"n": 1}, {"n": 2}]
+
+
+def test_anthropic_events_that_belong_to_nothing() -> None:
+    """What a broken server sends is passed over, and the message is there at any time."""
+    stream = anthropic.CallStream()
+    events = [
+        json_delta(5, "{"),
+        stop(5),
+        {"type": "message_delta", "delta": {}},
+        start(0),
+        delta(0, None),  # type: ignore[arg-type]
+        json_delta(0, '{"n": 1'),
+    ]
+    assert feed_all(stream, events) == []
+    assert stream.message["content"][0]["input"] == {"INVALID_JSON": '{"n": 1'}
+    assert feed_all(stream, [json_delta(0, "}"), stop(0), json_delta(0, "x"), stop(0)]) == [
+        ToolCall("id_0", "f", {"n": 1})
+    ]
+    assert stream.message["content"][0]["input"] == {"n": 1}
+
+
+def test_anthropic_message_of_an_interrupted_stream_can_be_sent() -> None:
+    """What the provider would refuse is not in it; each call of ours is."""
+    stream = anthropic.CallStream()
+    events = [
+        start(0, "thinking", thinking="", signature=""),
+        delta(0, "thinking_delta", thinking="half"),
+        start(1, "text", text=""),
+        start(2, "server_tool_use", id="s", name="web_search", input={}),
+        json_delta(2, '{"q'),
+        start(3, "server_tool_use", id="t", name="web_search", input={}),
+        json_delta(3, '{"q": "x"}'),
+        stop(3),
+        start(4),
+        json_delta(4, '{"n": 1'),
+    ]
+    assert feed_all(stream, events) == []
+    (call,) = stream.close()
+    assert cut_off(call)
+    assert [block["type"] for block in stream.message["content"]] == [
+        "server_tool_use",
+        "tool_use",
+    ]
+    assert stream.message["content"][0]["input"] == {"q": "x"}
+    assert stream.message["content"][1] is call.wire
+
+
+def test_anthropic_parse_calls_knows_a_cut_off_response() -> None:
+    """R3: the last call of a message that was cut is never run, whatever it looks like."""
+    block = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    text = {"type": "text", "text": "x"}
+    for blocks, reason, expected in (
+        ([block, block], "max_tokens", [False, True]),
+        ([block, text], "max_tokens", [False]),
+        ([block, block], "tool_use", [False, False]),
+    ):
+        message = {"role": "assistant", "content": blocks, "stop_reason": reason}
+        assert [cut_off(call) for call in anthropic.parse_calls(message)] == expected
+
+
+# -- OpenAI Responses ------------------------------------------------------------
+
+
+def added(index: int, **fields: Any) -> dict[str, Any]:
+    item = {"type": "function_call", "call_id": f"id_{index}", "name": "f", **fields}
+    item.setdefault("arguments", "")
+    event = "response.output_item.added"
+    return {"type": event, "output_index": index, "item": {**item, "status": "in_progress"}}
+
+
+def done(index: int, arguments: str = "{}", **fields: Any) -> dict[str, Any]:
+    event = added(index, arguments=arguments, **fields)
+    event["type"] = "response.output_item.done"
+    event["item"]["status"] = fields.get("status", "completed")
+    return event
+
+
+def arguments_delta(index: int, text: str) -> dict[str, Any]:
+    kind = "response.function_call_arguments.delta"
+    return {"type": kind, "output_index": index, "delta": text}
+
+
+@pytest.mark.parametrize("wrap", [dict, SdkObject])
+def test_responses_call_is_there_when_its_item_is_done(wrap: Any) -> None:
+    """A call starts while the model still speaks; the items are those of the history."""
+    reasoning = {"type": "reasoning", "id": "rs", "summary": []}
+    stream = openai_responses.CallStream()
+    events = [
+        {"type": "response.created", "response": {}},
+        {"type": "response.output_item.added", "output_index": 0, "item": dict(reasoning)},
+        {"type": "response.output_item.done", "output_index": 0, "item": reasoning},
+        added(1),
+        arguments_delta(1, '{"n": 1}'),
+        {
+            "type": "response.function_call_arguments.done",
+            "output_index": 1,
+            "arguments": '{"n": 1}',
+        },
+    ]
+    assert feed_all(stream, map(wrap, events)) == []
+    assert stream.feed(wrap(done(1, '{"n": 1}', parsed_arguments={"n": 1}))) == [
+        ToolCall("id_1", "f", {"n": 1})
+    ]
+    output = [reasoning, done(1, '{"n": 1}')["item"]]
+    end = {"type": "response.completed", "response": {"status": "completed", "output": output}}
+    assert stream.feed(wrap(end)) == []
+    assert stream.close() == []
+    assert stream.message == output
+
+
+def test_responses_of_a_server_that_sends_the_end_alone() -> None:
+    """All calls are in the completed response; those that were handed out are not again."""
+    stream = openai_responses.CallStream()
+    output = [done(0)["item"], done(1)["item"], {"type": "web_search_call", "id": "ws"}]
+    end = {"type": "response.completed", "response": {"status": "completed", "output": output}}
+    assert [call.id for call in feed_all(stream, [done(0), end])] == ["id_0", "id_1"]
+    assert stream.message == output
+
+
+def test_responses_without_places() -> None:
+    """A server that leaves `output_index` out: items are known by their ids."""
+    stream = openai_responses.CallStream()
+    events = [added(0), added(1), done(1, '{"n": 1}'), done(0), done(2)]
+    for event in events:
+        del event["output_index"]
+    assert [call.id for call in feed_all(stream, events)] == ["id_0", "id_1", "id_2"]
+    assert [item["call_id"] for item in stream.message] == ["id_0", "id_1", "id_2"]
+
+
+def test_responses_whose_end_counts_otherwise_run_nothing_twice() -> None:
+    """The whole response lacks an item: the others are still those that were handed out."""
+    stream = openai_responses.CallStream()
+    reasoning = {"type": "reasoning", "id": "rs"}
+    first = {"type": "response.output_item.done", "output_index": 0, "item": reasoning}
+    output = [done(1)["item"], done(2)["item"], done(2)["item"]]
+    end = {"type": "response.completed", "response": {"status": "completed", "output": output}}
+    calls = feed_all(stream, [first, done(1), arguments_delta(7, "{"), end])
+    # J5: two items of one id are two calls.
+    assert [call.id for call in calls] == ["id_1", "id_2", "id_2"]
+    assert len(stream.message) == 4
+    stream = openai_responses.CallStream()
+    end["response"]["output"] = [done(1)["item"]] * 2  # type: ignore[index]
+    assert [call.id for call in feed_all(stream, [done(1), end])] == ["id_1", "id_1"]
+
+
+def test_responses_cut_off_by_the_provider() -> None:
+    """R3: an incomplete item is never run, nor free text that ends with the response."""
+    custom = {"type": "custom_tool_call", "call_id": "c", "name": "py", "input": "rm"}
+    output = [done(0, "", status="incomplete")["item"], custom]
+    end = {"type": "response.incomplete"}
+    end["response"] = {"status": "incomplete", "output": output}  # type: ignore[assignment]
+    stream = openai_responses.CallStream()
+    assert [cut_off(call) for call in stream.feed(end)] == [True, True]
+
+
+def test_responses_message_of_an_interrupted_stream_can_be_sent() -> None:
+    """What is not done is incomplete, or left out; the text so far is kept."""
+    message = {"type": "message", "id": "m", "role": "assistant", "content": []}
+    events = [
+        added(0, type="reasoning"),
+        {"type": "response.output_item.added", "output_index": 1, "item": message},
+        {"type": "response.output_text.delta", "output_index": 1, "delta": "Hel"},
+        {"type": "response.output_text.delta", "output_index": 1, "delta": "lo"},
+        added(2),
+        arguments_delta(2, '{"n'),
+        added(3, type="web_search_call"),
+        added(4, type="apply_patch_call", operation={"type": "delete_file", "path": "x"}),
+    ]
+    stream = openai_responses.CallStream()
+    assert feed_all(stream, events) == []
+    before = stream.message
+    calls = stream.close()
+    assert [cut_off(call) for call in calls] == [True, True]
+    assert stream.message == before
+    text, call, patch = stream.message
+    assert text["content"] == [{"type": "output_text", "text": "Hello", "annotations": []}]
+    assert (text["status"], call["status"]) == ("incomplete", "incomplete")
+    assert call["arguments"] == '{"n' and call is calls[0].wire
+    assert patch["status"] == "in_progress"
+
+
+# -- all of them -----------------------------------------------------------------
+
+STREAMS = [openai_chat.CallStream, anthropic.CallStream, openai_responses.CallStream]
+each_stream = pytest.mark.parametrize("stream", STREAMS, ids=lambda c: c.__module__)
+
+
+@each_stream
+def test_closed_stream_takes_nothing(stream: Any) -> None:
+    """P4: what comes after the end starts nothing; closing again is no harm."""
+    one = stream()
+    assert one.close() == [] and one.close() == []
+    with pytest.raises(RuntimeError, match="closed"):
+        one.feed(END)
+
+
+@each_stream
+@pytest.mark.parametrize("wrong", [None, "data: {}", 5, [], object()])
+def test_what_is_no_event(stream: Any, wrong: object) -> None:
+    """Misuse raises at once and says what was expected."""
+    with pytest.raises(TypeError, match=r"expected|must be"):
+        stream().feed(wrong)
+
+
+@pytest.mark.parametrize(
+    ("stream", "event"),
+    [
+        (anthropic.CallStream, {"type": "message", "content": []}),
+        (anthropic.CallStream, {"type": "response.created"}),
+        (anthropic.CallStream, END),
+        (openai_responses.CallStream, {"object": "response", "output": []}),
+        (openai_responses.CallStream, MESSAGE_START),
+        (openai_responses.CallStream, END),
+    ],
+)
+def test_event_of_another_kind_is_refused(stream: Any, event: Any) -> None:
+    """Another provider's events never pass for a message without calls."""
+    with pytest.raises(ValueError, match="expected a stream event of"):
+        stream().feed(event)
+
+
+arguments_texts = st.sampled_from(
+    ["{}", '{"n": 1}', '{"t": "a } b \\" {"}', '{"n": {"m": []}}']
+)
+
+
+def events_of(stream: Any, texts: list[str], cuts: list[int]) -> list[Any]:
+    """Return the events of a message with these calls, each text cut at some places."""
+    events: list[Any] = []
+    for index, text in enumerate(texts):
+        places = sorted({cut % (len(text) + 1) for cut in cuts} | {0, len(text)})
+        pieces = [text[a:b] for a, b in itertools.pairwise(places)]
+        if stream is openai_chat.CallStream:
+            events.append(chunk(piece(index, f"id_{index}", "f", "")))
+            events += [chunk(piece(index, None, None, one)) for one in pieces]
+        elif stream is anthropic.CallStream:
+            events += [start(index), *(json_delta(index, p) for p in pieces), stop(index)]
+        else:
+            events += [added(index), *(arguments_delta(index, p) for p in pieces)]
+            events.append(done(index, text))
+    if stream is openai_chat.CallStream:
+        events.append(END)
+    elif stream is anthropic.CallStream:
+        events.append(ended())
+    return events
+
+
+@each_stream
+@given(
+    texts=st.lists(arguments_texts, max_size=4),
+    cuts=st.lists(st.integers(0, 30), max_size=4),
+    data=st.data(),
+)
+def test_stream_cut_anywhere_runs_whole_calls_alone(
+    stream: Any, texts: list[str], cuts: list[int], data: st.DataObject
+) -> None:
+    """R3: wherever it breaks, what is valid has all its arguments, and each call its place."""
+    events = events_of(stream, texts, cuts)
+    whole = [ToolCall(f"id_{n}", "f", text) for n, text in enumerate(texts)]
+    one = stream()
+    assert feed_all(one, events) == whole and one.close() == []
+    one = stream()
+    calls = feed_all(one, events[: data.draw(st.integers(0, len(events)))])
+    assert calls == whole[: len(calls)]
+    left = one.close()
+    assert all(map(cut_off, left))
+    ids = [call.id for call in calls + left]
+    assert ids == [f"id_{n}" for n in range(len(ids))]
+    module = dict(zip(STREAMS, (openai_chat, anthropic, openai_responses)))[stream]
+    assert [call.id for call in module.parse_calls(one.message)] == ids
