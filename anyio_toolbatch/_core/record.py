@@ -173,6 +173,7 @@ class CallRecord:
         """The rest of it runs on the loop."""
         self.hosted = True
         self.has_thread = False
+        self.cpu_clock = None  # its thread is another's now
 
     @property
     def is_waiting(self) -> bool:

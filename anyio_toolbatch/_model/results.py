@@ -312,7 +312,7 @@ class LateResult(Frozen):
     call: ToolCall
     index: int
     value: Any
-    """What the tool returned, as it is: a `ToolOutput` has its mark."""
+    """What the tool returned, as it is; a `ToolOutput` has its mark."""
     error: BaseException | None
     late_by: float
     """Seconds between the call's placeholder and its end."""

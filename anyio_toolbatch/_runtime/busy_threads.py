@@ -77,11 +77,15 @@ class BusyThreads:
             return
         now = time.monotonic()
         busy: dict[CallRecord, float] = {}
-        for record, (used_before, then) in list(self._marks.items()):
+        # A whole copy first: making pairs may set off the collector, which up to CPython
+        # 3.11 runs at once, in the middle; code that it calls lets workers in.
+        for record, (used_before, then) in dict(self._marks).items():
+            if now - then < LOOK_AFTER:
+                continue
             used = None if record.reported else _used(record)
             if used is None:
                 self.forget(record)
-            elif now - then >= LOOK_AFTER:
+            else:
                 self._marks[record] = used, now
                 share = (used - used_before) / (now - then)
                 if share >= BUSY_SHARE:

@@ -546,10 +546,8 @@ class BatchEngine:
 
     def land_late_quietly(self, record: CallRecord) -> None:
         """A detached call has ended in a way that gives no result."""
-        self._stop_timeout(record)
         record.value = record.error = None
-        record.reported = True
-        self.state.ended_late(record)
+        self._late_end(record)
 
     def _task_ended_late(self, record: CallRecord) -> None:
         record.ended = True
@@ -588,28 +586,38 @@ class BatchEngine:
         if ending is None or not ending.detached:
             logger.error("call %r of %s ended twice", record.call, self.id)
             return
-        self._stop_timeout(record)
         value, error = record.value, record.error
         record.value = record.error = None
-        record.reported = True
-        self.state.ended_late(record)
         if isinstance(error, CallDetached | self.hub.backend.cancelled_class):
-            reason = record.cut_reason
-            if not ending.kept or reason is None or reason.kind != "call_timeout":
-                return  # our own cancellation, or the loop's
+            self.land_stopped(record)  # our own cancellation, or the loop's
+        else:
+            self._late_end(record)
+            self._tell_late(record, value, error)
+
+    def land_stopped(self, record: CallRecord) -> None:
+        """A call that was let go has been stopped by us, which is no late result."""
+        self._late_end(record)
+        ending, reason = self.ledger.endings[record.index], record.cut_reason
+        is_kept = ending is not None and ending.kept
+        if is_kept and reason is not None and reason.kind == "call_timeout":
             # Who was told that it goes on is told why it does not.
             error = TimeoutError("the call has run out of its own time limit")
+            self._tell_late(record, None, error)
+
+    def _late_end(self, record: CallRecord) -> None:
+        self._stop_timeout(record)
+        record.reported = True
+        self.state.ended_late(record)
+
+    def _tell_late(self, record: CallRecord, value: Any, error: BaseException | None) -> None:
+        ending = self.ledger.endings[record.index]
+        assert ending is not None, "it was let go"
+        ended_at = record.ended_at if record.ended else self.hub.clock()
+        let_go_at = ended_at if ending.at is None else ending.at
+        late_by = max(ended_at - let_go_at, 0.0)
         self._count_late()
-        let_go_at = record.ended_at if ending.at is None else ending.at
         self.publisher.add_late(
-            LateResult(
-                self.id,
-                record.call,
-                record.index,
-                value,
-                error,
-                max(record.ended_at - let_go_at, 0.0),
-            )
+            LateResult(self.id, record.call, record.index, value, error, late_by)
         )
 
     # -- settling ------------------------------------------------------------
@@ -749,6 +757,7 @@ class BatchEngine:
             self._stop_kept(record)
 
     def _stop_kept(self, record: CallRecord) -> None:
+        record.stopping = True
         self.teller.tell(record, 0.0)
         self.teller.stop(record)
 

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 __all__ = ("DetachedAccount", "LoopState")
 
+RETURNING_SECONDS = 0.1
+"""How long a thread may take to come back from a submit that does not hang; ample."""
+
 
 class Helper(Protocol):
     """What has a thread on behalf of a call that has not started."""
@@ -92,6 +95,19 @@ class DetachedAccount:
             self._threads.pop(helper, None)
             self._others.pop(helper, None)
             self.busy_threads.forget(helper)
+
+    def is_full(self, limit: int) -> bool:
+        """Tell whether no further thread may be risked; any thread."""
+        if len(self._threads) < limit:
+            return False
+        # A cut may meet a thread that is just coming back from a submit.
+        since = time.monotonic() - RETURNING_SECONDS
+        returning = [
+            helper
+            for helper, entered in dict(self._threads).items()
+            if entered > since and isinstance(helper, ExecutorCall)
+        ]
+        return len(self._threads) - len(returning) >= limit
 
     def __len__(self) -> int:
         return len(self._threads) + len(self._others)
@@ -254,7 +270,7 @@ class LoopState:
     @property
     def is_full(self) -> bool:
         """No further blocking call may start: too many were let go and still run."""
-        return len(self.account.threads) >= self.max_detached
+        return self.account.is_full(self.max_detached)
 
     @property
     def refuses_submissions(self) -> bool:
@@ -264,7 +280,7 @@ class LoopState:
         Threads that calls were left in are no obstacle: the executor has its own.
         """
         return self.is_full and any(
-            not isinstance(helper, CallRecord) for helper in list(self.account.threads)
+            isinstance(helper, ExecutorCall) for helper in list(self.account.threads)
         )
 
     def _tell_detached_waiters(self) -> None:

@@ -3,8 +3,8 @@ Runs a call on a worker thread.
 
 The way of a blocking call: `run` takes the start ticket, calls the tool in the
 call's own context, stores how it ended in the record, takes the end ticket;
-`report` then posts the one thing that the loop has to do with it. What the
-loop is to do (`record.landing`) is set here, and only here.
+`report` then posts the one thing that the loop has to do with it (`record.landing`).
+Executors take the same steps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _ThreadCarrier:
         if batch.refuses(record):
             return True
         state = batch.state
-        if record.has_thread and len(state.account.threads) >= state.max_detached:
+        if record.has_thread and state.is_full:
             record.landing = batch.land_refused
             return True
         if record.tool.carrier == "process" and not self._prepare_process(batch, record):

@@ -46,7 +46,7 @@ from typing import Any, Protocol
 from .backend import after_fork
 from .leaving import leave_streams_to_main_thread
 
-__all__ = ("IDLE_SECONDS", "Abandonable", "JobRunner", "Lane", "idle_threads")
+__all__ = ("IDLE_SECONDS", "Abandonable", "JobRunner", "Lane", "idle_threads", "take")
 
 logger = logging.getLogger("anyio_toolbatch.runtime")
 
@@ -76,21 +76,22 @@ class Abandonable:
 
     def begin(self) -> bool:
         """In the worker: may it be done?"""
-        return _take(self._start)
+        return take(self._start)
 
     def end(self) -> bool:
         """In the worker: was it done for somebody?"""
-        return _take(self._end)
+        return take(self._end)
 
     def withdraw_from(self, lane: Lane) -> bool:
         """Not in the worker: let it be; True if a thread of the lane is left to itself."""
-        if _take(self._start) or not _take(self._end):
+        if take(self._start) or not take(self._end):
             return False
         lane.abandon()
         return True
 
 
-def _take(ticket: list[None]) -> bool:
+def take(ticket: list[None]) -> bool:
+    """Take a ticket; False if it is gone. Any thread."""
     try:
         ticket.pop()
     except IndexError:

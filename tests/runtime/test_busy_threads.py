@@ -121,3 +121,31 @@ async def test_batches_without_a_runner_share_it(caplog: pytest.LogCaptureFixtur
         await until(lambda: warnings_in(caplog), lambda: run_batch([]))
     finally:
         spinning.is_over.set()
+
+
+async def test_call_that_has_left_its_thread_is_not_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """P6: what a thread does for others is not what a call does that it once began."""
+    begun, release = threading.Semaphore(0), anyio.Event()
+
+    async def idle() -> None:
+        begun.release()
+        with anyio.CancelScope(shield=True):
+            await release.wait()
+
+    spinning = Spinning()
+    runner = ToolRunner({"idle": lambda: idle(), "spin": spinning}, max_threads=1)
+    try:
+        await detach(runner, "idle", begun, 1)
+        async with runner.open_batch([ToolCall("1", "spin")]):  # in the same thread
+            deadline = time.monotonic() + 4 * busy_threads.LOOK_AFTER
+            while time.monotonic() < deadline:
+                await runner.run([])
+                await anyio.sleep(0.01)
+            spinning.is_over.set()
+    finally:
+        spinning.is_over.set()
+        release.set()
+    assert await runner.wait_detached(30)
+    assert not warnings_in(caplog)

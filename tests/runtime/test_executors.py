@@ -44,7 +44,7 @@ from anyio_toolbatch import (
     from_thread,
     run_batch,
 )
-from anyio_toolbatch._runtime import executors
+from anyio_toolbatch._runtime import executors, state
 from anyio_toolbatch.testing import GatedTool, PromiseObserver
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "importable"))
@@ -214,9 +214,10 @@ async def test_thread_in_a_submit_is_waited_for_right_after_the_cut(
 
 
 async def test_stuck_submits_are_capped(
-    pool: ThreadPoolExecutor, promises: PromiseObserver
+    pool: ThreadPoolExecutor, promises: PromiseObserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P10: at `max_detached` calls are refused, for a thread and for the executor."""
+    monkeypatch.setattr(state, "RETURNING_SECONDS", 0.0)  # they do not just come back
     stuck = Stuck(pool, times=2)
     gate = GatedTool("gated", runs_in=stuck)
     gate.open()
@@ -240,6 +241,56 @@ async def test_stuck_submits_are_capped(
     assert gate.started == 1
 
 
+async def test_cut_that_overtakes_a_refusal_frees_the_thread(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P10: the thread that was to submit is counted no longer than it is at it."""
+    looking, go_on = threading.Event(), threading.Event()
+
+    def refuses(self: state.LoopState) -> bool:
+        looking.set()
+        assert go_on.wait(LIVENESS)
+        return True
+
+    monkeypatch.setattr(state.LoopState, "refuses_submissions", property(refuses))
+    async with ToolRunner([Tool(abs_of, name="t", runs_in=pool)]) as runner:
+        async with runner.open_batch(remote_calls()) as batch:
+            await happens(looking)
+            batch.interrupt()
+        assert shape(*batch.results) == [NOT_STARTED]
+        await until(lambda: runner.statistics().detached)
+        go_on.set()
+        assert await runner.wait_detached(LIVENESS)
+        assert not runner.statistics().detached
+
+
+async def test_queue_that_nobody_empties_keeps_no_batch_alive() -> None:
+    """P10: an executor may hold for ever what it was given; that is not the call's batch."""
+    manual = Manual()
+    waiting = Tool(abs_of, name="t", runs_in=manual)
+
+    class Large:
+        pass
+
+    async def make() -> Large:
+        return Large()
+
+    async with ToolRunner({"t": waiting, "make": make}) as runner:
+        async with runner.open_batch([*remote_calls(), ToolCall("m", "make")]) as batch:
+            fn, future = await manual.get()
+            while batch.snapshot()[1] is None:
+                await anyio.sleep(0.001)
+            batch.interrupt()
+        large = weakref.ref(batch.results[1].value)
+        assert shape(batch.results[0]) == [NOT_STARTED]
+        del batch
+        await until(lambda: gc.collect() >= 0 and large() is None)
+        await until(future.cancelled)
+        assert fn() is None
+        with pytest.raises(CancelledError):
+            pickle.dumps(fn)
+
+
 async def test_calls_that_executors_have_count_against_no_limit_of_threads(
     pool: ThreadPoolExecutor,
 ) -> None:
@@ -254,8 +305,6 @@ async def test_calls_that_executors_have_count_against_no_limit_of_threads(
             batch.interrupt()
         assert shape(*batch.results) == [CUT] * 2
         assert len(runner.statistics().detached) == 2
-        # The thread that has submitted them may not be quite back.
-        await until(lambda: not runner._live_states()[0].account.threads)
         (served,) = await runner.run(calls("blocking"))
         assert served.value == 1
         gate.open()
@@ -334,7 +383,8 @@ async def test_dropped_call_never_runs_though_it_is_queued(promises: PromiseObse
             # The loop is held: only the tickets can tell.
             assert executor.has_raised.wait(LIVENESS)
             call, _ = executor.work[0]
-            spin(lambda: call._lane.attached == 0)
+            (lines,) = runner._live_states()[0].submissions._lines.values()
+            spin(lambda: lines.submit.attached == 0)
             call()
     (result,) = batch.results
     promises.check(batch.id, batch.results)
@@ -784,6 +834,65 @@ async def test_blocked_canceller_holds_nobody(promises: PromiseObserver) -> None
         canceller.gate.set()
     assert [str(item.error) for item in late] == ["over"]
     assert len(canceller.asked) == 1
+
+
+async def test_canceller_that_hangs_holds_no_news_for_ever() -> None:
+    """P10: an error is held for `cleanup_grace`, in case the canceller has caused it."""
+    remote, canceller = Remote(), Canceller("stopped", waits=True)
+    late: list[LateResult] = []
+    try:
+        async with ToolRunner(
+            [remote_tool(remote, canceller)], on_late=late.append, cleanup_grace=0.05
+        ) as runner:
+            async with runner.open_batch(remote_calls()) as batch:
+                await remote.has(1)
+                batch.interrupt()
+            await until(lambda: canceller.asked)
+            remote.futures[0].set_exception(ValueError("over"))
+            await until(lambda: late)
+            canceller.gate.set()
+            await until(lambda: canceller.answered)
+            await runner.run([])
+    finally:
+        canceller.gate.set()
+    assert [str(item.error) for item in late] == ["over"]
+
+
+@pytest.mark.parametrize("answer", ["stopped", "requested"])
+async def test_time_limit_of_a_kept_call_is_told_once(answer: str) -> None:
+    """P5, P6: who was told that it goes on is told why it does not; as by a thread."""
+    remote, canceller = Remote(), Canceller(answer)
+    late: list[LateResult] = []
+    tool = remote_tool(remote, canceller, on_interrupt="keep", timeout=0.1)
+    async with ToolRunner([tool], on_late=late.append) as runner:
+        async with runner.open_batch() as batch:
+            handle = batch.submit(*remote_calls())
+            await remote.has(1)
+            batch.interrupt()
+        await until(lambda: canceller.answered)
+        assert not handle.cancel()  # it has been told by its own limit
+        if answer == "stopped":
+            await until(lambda: late)
+        remote.futures[0].set_exception(ChildProcessError("killed"))
+        assert await runner.wait_detached(LIVENESS)
+        await until(lambda: late)
+    assert [type(item.error) for item in late] == [
+        TimeoutError if answer == "stopped" else ChildProcessError
+    ]
+
+
+async def test_cancelled_error_of_the_tools_own_is_told() -> None:
+    """P5: only a future that was cancelled is our own doing."""
+    remote = Remote()
+    late: list[LateResult] = []
+    tool = remote_tool(remote, Canceller("requested"))
+    async with ToolRunner([tool], on_late=late.append) as runner:
+        async with runner.open_batch(remote_calls()) as batch:
+            await remote.has(1)
+            batch.interrupt()
+        remote.futures[0].set_exception(CancelledError("the tool's own"))
+        await until(lambda: late)
+    assert [str(item.error) for item in late] == ["the tool's own"]
 
 
 async def test_error_that_our_own_stop_has_caused_is_nobodys_news() -> None:
@@ -1255,7 +1364,7 @@ async def test_nothing_is_kept_of_executors_and_calls_that_are_gone() -> None:
                 del tool, place, thing, executor
                 await until(lambda: gc.collect() + 1 and not any(ref() for ref in watch))
             (state,) = runner._live_states()
-            assert len(state.submissions._lanes) == 1
+            assert len(state.submissions._lines) == 1
 
 
 # -- by chance -------------------------------------------------------------------------------
