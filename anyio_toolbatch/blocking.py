@@ -53,6 +53,8 @@ takes it milliseconds; unless a tool blocks it.
 """
 END_SECONDS = 0.2
 """What closing adds to `close_timeout` for the end of the loop itself."""
+ANSWER_SECONDS = 0.2
+"""What a wait with a time limit adds for the loop's answer, which takes it milliseconds."""
 
 
 class BlockingToolRunner:
@@ -243,7 +245,9 @@ class BlockingToolRunner:
         Wait until no detached call runs any more.
 
         Args:
-            timeout: Seconds to wait at most; None for no limit.
+            timeout: Seconds to wait at most; None for no limit. Where a tool
+                blocks the event loop it takes a moment longer, and the answer is
+                judged by `statistics`; a batch that is being cut counts as detached.
 
         Returns:
             True if none is left, False if the time ran out.
@@ -263,7 +267,16 @@ class BlockingToolRunner:
         loop = self._loop
         if loop is None or loop.is_over:
             return not runner.statistics().detached
-        return loop.call(lambda: runner.wait_detached(timeout))
+        limit = None if timeout is None else timeout + ANSWER_SECONDS
+        try:
+            return loop.call(lambda: runner.wait_detached(timeout), limit)
+        except TimeoutError:
+            is_cutting = any(
+                engine.stopping and not engine.closed
+                for state in runner._live_states()
+                for engine in list(state.batches)
+            )
+            return not (is_cutting or runner.statistics().detached)
 
     def close(self) -> None:
         """

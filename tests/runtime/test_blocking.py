@@ -709,6 +709,28 @@ def test_blocked_loop_holds_neither_control_c_nor_closing(make: Make) -> None:
     release.set()
 
 
+def test_blocked_loop_does_not_hold_who_waits_for_detached_calls(make: Make) -> None:
+    """P6, P7: the time limit holds, and the answer is what can be seen from outside."""
+    release = threading.Event()
+    blocked = threading.Event()
+
+    async def blocks_the_loop() -> None:
+        blocked.set()
+        release.wait(LIVENESS)
+
+    runner = make({"block": blocks_the_loop})
+    agent = Thread(runner.run, calls("block"))
+    assert blocked.wait(LIVENESS)
+    begun = time.monotonic()
+    assert runner.wait_detached(0.01)  # it runs, but nobody has let it go
+    runner.interrupt()
+    assert not runner.wait_detached(0.01)  # the loop is going to
+    assert time.monotonic() - begun < LIVENESS / 2
+    release.set()
+    agent.value()
+    assert runner.wait_detached(LIVENESS)
+
+
 @needs_signals
 def test_control_c_just_after_the_start_of_calls(
     make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
