@@ -126,6 +126,8 @@ class BlockingToolRunner:
         self._closed = False
         self._pid = os.getpid()
         self._loop: LoopThread | None = None
+        self._stop_loop: weakref.finalize[..., BlockingToolRunner] | None = None
+        """Has the loop end with the runner; it keeps the loop for that long."""
         self._openings: dict[_Opening, None] = {}
         """Batches that are on their way to the loop."""
 
@@ -346,10 +348,17 @@ class BlockingToolRunner:
             with _starting:
                 if self._pid != os.getpid():
                     self._runner = self._make()
-                    self._loop = None
+                    self._forget_loop()
                     self._openings = {}
                     self._pid = os.getpid()
         return self._runner
+
+    def _forget_loop(self) -> None:
+        """Keep nothing of a loop that is over, or is the parent's."""
+        self._loop = None
+        if self._stop_loop is not None:
+            self._stop_loop.detach()
+            self._stop_loop = None
 
     def _running_loop(self) -> LoopThread:
         """Return the loop, started if there is none; who calls this is going to wait."""
@@ -362,11 +371,17 @@ class BlockingToolRunner:
             with _starting:
                 loop = self._loop
                 if loop is None or loop.is_over:
+                    self._forget_loop()
                     loop = LoopThread(self._backend, self._backend_options)
+                    stop = weakref.finalize(self, loop.stop)
                     # At the program's end there is more to be done than this.
-                    weakref.finalize(self, loop.stop).atexit = False
-                    loop.begin()
-                    self._loop = loop
+                    stop.atexit = False
+                    try:
+                        loop.begin()
+                    except BaseException:
+                        stop()
+                        raise
+                    self._loop, self._stop_loop = loop, stop
             if self._closed:  # by another thread, which has not seen this loop
                 loop.stop()
                 raise _closed()

@@ -1146,6 +1146,38 @@ def test_tool_that_ends_the_loop(gate: Gate, caplog: pytest.LogCaptureFixture) -
     assert "has ended" in caplog.text
 
 
+def test_loops_that_have_ended_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """P10: nothing grows with the loops that tools end, or that can't be started."""
+
+    async def vandal() -> None:
+        import asyncio
+
+        for task in asyncio.all_tasks():
+            task.cancel()
+        await anyio.sleep_forever()
+
+    ended = []
+    # A captured record would have the error, and that its frames.
+    caplog.set_level("CRITICAL", "anyio_toolbatch.runtime")
+    with BlockingToolRunner([vandal]) as runner:
+        for _ in range(3):
+            with contextlib.suppress(RunnerClosedError):
+                runner.run(calls("vandal"))
+            assert runner._loop is not None
+            assert runner._loop.join(LIVENESS)
+            ended.append(weakref.ref(runner._loop))
+        assert runner.run([]) == []
+        gc.collect()
+        assert [loop() for loop in ended] == [None] * 3
+    runner = BlockingToolRunner(backend_options={"loop_factory": lambda: 1 / 0})
+    before = len(loop_thread._live)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            runner.run([])
+    gc.collect()
+    assert len(loop_thread._live) <= before
+
+
 # -- forks -----------------------------------------------------------------------
 
 
