@@ -128,8 +128,8 @@ class BlockingToolRunner:
         self._loop: LoopThread | None = None
         self._stop_loop: weakref.finalize[..., BlockingToolRunner] | None = None
         """Has the loop end with the runner; it keeps the loop for that long."""
-        self._openings: dict[_Opening, None] = {}
-        """Batches that are on their way to the loop."""
+        self._batches: dict[_Opening, None] = {}
+        """From before they are posted to the loop until their block is left."""
 
     # -- running -------------------------------------------------------------
 
@@ -239,8 +239,12 @@ class BlockingToolRunner:
         check_seconds("grace", grace)
         if self._pid != os.getpid():
             return 0
-        count = sum(opening.interrupt(message, grace) for opening in list(self._openings))
-        return count + self._runner.interrupt(message, grace=grace)
+        # Counted here alone: while a batch is being opened the other runner may have
+        # it already. There are also those whose block was left by an error, which
+        # has asked them to stop.
+        count = sum(opening.interrupt(message, grace) for opening in list(self._batches))
+        self._runner.interrupt(message, grace=grace)
+        return count
 
     def wait_detached(self, timeout: float | None = None) -> bool:
         """
@@ -349,7 +353,7 @@ class BlockingToolRunner:
                 if self._pid != os.getpid():
                     self._runner = self._make()
                     self._forget_loop()
-                    self._openings = {}
+                    self._batches.clear()  # of the parent
                     self._pid = os.getpid()
         return self._runner
 
@@ -766,10 +770,13 @@ class _Opening:
 
     def interrupt(self, message: str | None, grace: float | None) -> bool:
         """Have it interrupted before its first call; any thread, and signal handlers."""
-        is_first = not self._requests
-        self._requests.append((message, grace))
-        engine = self.engine
-        return is_first if engine is None else engine.interrupt(message, grace)
+        if self.engine is not None:
+            return self.engine.interrupt(message, grace)
+        request = (message, grace)
+        self._requests.append(request)
+        if self.engine is not None:  # it may have been too early to see the request
+            self.engine.interrupt(message, grace)
+        return self._requests[0] is request
 
     def raise_break(self) -> None:
         """Raise what has broken the opening; once."""
@@ -805,8 +812,8 @@ class _Block:
         runner, opening = self._runner, self._opening
         self._loop = loop = runner._running_loop()
         visit = Visit(loop, opening.enter)
-        runner._openings[opening] = None
         try:
+            runner._batches[opening] = None
             try:
                 loop.post(visit)
                 visit.wait()
@@ -821,9 +828,8 @@ class _Block:
         except BaseException:
             self._is_left = True
             opening.give_up(loop)
+            runner._batches.pop(opening, None)
             raise
-        finally:
-            runner._openings.pop(opening, None)
 
     def __exit__(
         self,
@@ -855,6 +861,8 @@ class _Block:
             # Whatever has broken the leaving: nobody comes back for the batch.
             self._opening.give_up(loop)
             raise
+        finally:
+            self._runner._batches.pop(self._opening, None)
 
     async def _leave(self, exc: BaseException | None) -> None:
         await self._opening.context.__aexit__(
@@ -900,6 +908,7 @@ class _Block:
         loop = self._loop
         if loop is not None and not self._is_left and not sys.is_finalizing():
             self._opening.give_up(loop)
+            self._runner._batches.pop(self._opening, None)
 
 
 def _closed() -> RunnerClosedError:

@@ -29,6 +29,7 @@ from anyio_toolbatch import (
     BatchNotSettledError,
     BatchSealedError,
     BatchSettled,
+    BatchStarted,
     CallHandle,
     CallOutput,
     CallSettled,
@@ -406,7 +407,7 @@ def test_interrupt_reaches_a_batch_that_is_on_its_way(make: Make, gate: Gate) ->
     first = Thread(runner.run, calls("block"))
     assert blocked.wait(LIVENESS)
     second = Thread(runner.run, calls("gate"))
-    while not runner._openings:
+    while len(runner._batches) < 2:
         time.sleep(0.001)
     assert runner.interrupt("too late for you") == 2
     assert runner.interrupt() == 0
@@ -414,6 +415,21 @@ def test_interrupt_reaches_a_batch_that_is_on_its_way(make: Make, gate: Gate) ->
     assert shape(second.value()) == [NOT_STARTED]
     assert len(first.value()) == 1
     assert gate.calls == 0
+
+
+def test_batch_that_is_just_being_opened_counts_once(make: Make, gate: Gate) -> None:
+    """§3.1: though it is known already, both to the runner and as one on its way."""
+    counts: list[int] = []
+
+    def observer(event: Any) -> None:
+        if isinstance(event, BatchStarted):
+            counts.extend([runner.interrupt(), runner.interrupt()])
+
+    runner = make({"gate": gate})
+    runner._runner._observers = (*runner._runner._observers, observer)
+    assert shape(runner.run(calls("gate"))) == [NOT_STARTED]
+    assert counts == [1, 0]
+    assert not runner._batches
 
 
 @needs_signals
