@@ -35,7 +35,7 @@ import anyio
 from ._errors import RunnerClosedError
 from ._model.calls import ToolCall
 from ._model.events import Event
-from ._model.results import LateResult, Reason, ToolResult
+from ._model.results import LateResult, Reason, Status, ToolResult
 from ._model.statistics import RunnerStatistics
 from ._model.tools import Tool, check_seconds
 from ._runtime.backend import after_fork
@@ -742,7 +742,7 @@ class _Opening:
         context.on_open = self._opened
         self.engine: BatchEngine | None = None
         self._requests: list[tuple[str | None, float | None]] = []
-        self._is_given_up = False
+        self._given_up_for: Reason | None = None
         self._is_entered = False
         self.broken_by: KeyboardInterrupt | None = None
         """What has come while the batch was on its way, and is to be raised later."""
@@ -752,8 +752,7 @@ class _Opening:
         batch = await self.context.__aenter__()
         # Either this look sees that nobody waits any more, or who gave up sees this.
         self._is_entered = True
-        if self._is_given_up:
-            self._detach()
+        self._detach()
         return batch
 
     def _opened(self, engine: BatchEngine) -> None:
@@ -761,12 +760,12 @@ class _Opening:
         self.engine = engine
         for request in list(self._requests):
             engine.interrupt(*request)
-        if self._is_given_up:
-            engine.interrupt(None, 0.0)
+        if self._given_up_for is not None:
+            engine.cutter.cut_batch(Status.INTERRUPTED, self._given_up_for, grace=0.0)
 
     def _detach(self) -> None:
-        if self.engine is not None:
-            self.engine.detach(Reason("caller_cancelled"))
+        if self.engine is not None and self._given_up_for is not None:
+            self.engine.detach(self._given_up_for)
 
     def interrupt(self, message: str | None, grace: float | None) -> bool:
         """Have it interrupted before its first call; any thread, and signal handlers."""
@@ -784,13 +783,25 @@ class _Opening:
         if broken is not None:
             raise broken
 
-    def give_up(self, loop: LoopThread) -> None:
-        """Nobody is going to leave its block; never blocks."""
-        self._is_given_up = True
+    def halt(self) -> None:
+        """Have nothing start any more; any thread."""
         if self.engine is not None:
-            self.engine.interrupt(None, 0.0)  # nothing starts from here on
-            if self._is_entered and loop.hub is not None:
-                loop.hub.post_urgent(_Opening._detach, self)
+            self.engine.halted = self.engine.stopping = True
+
+    def give_up(self, loop: LoopThread, error: BaseException | None = None) -> None:
+        """
+        Nobody is going to leave its block; never blocks.
+
+        Args:
+            loop: Where it is, or is going to be.
+            error: What has broken the block, if it is known.
+        """
+        if self._given_up_for is None:
+            is_break = isinstance(error, KeyboardInterrupt)
+            self._given_up_for = Reason("user_interrupt" if is_break else "caller_cancelled")
+        self.halt()
+        if self._is_entered and loop.hub is not None:
+            loop.hub.post_urgent(_Opening._detach, self)
 
 
 class _Block:
@@ -825,9 +836,9 @@ class _Block:
                     raise
                 opening.broken_by = broken
             return BlockingToolBatch(visit.result(), loop, runner, opening.raise_break)
-        except BaseException:
+        except BaseException as broken:
             self._is_left = True
-            opening.give_up(loop)
+            opening.give_up(loop, broken)
             runner._batches.pop(opening, None)
             raise
 
@@ -849,6 +860,7 @@ class _Block:
                 self._settle_after_break(loop, None)
                 self._opening.raise_break()
             elif exc is not None:
+                self._opening.halt()  # now: a tool may block the loop
                 visit = loop.visit(lambda: self._leave(exc))
                 if visit.wait(SETTLE_SECONDS):
                     visit.result()
@@ -857,9 +869,9 @@ class _Block:
         except RunnerClosedError:
             if exc is None and not self._is_settled():
                 raise
-        except BaseException:
+        except BaseException as broken:
             # Whatever has broken the leaving: nobody comes back for the batch.
-            self._opening.give_up(loop)
+            self._opening.give_up(loop, broken)
             raise
         finally:
             self._runner._batches.pop(self._opening, None)

@@ -26,6 +26,7 @@ import anyio
 import pytest
 
 from anyio_toolbatch import (
+    BatchInterrupted,
     BatchNotSettledError,
     BatchSealedError,
     BatchSettled,
@@ -695,6 +696,87 @@ def test_control_c_during_the_opening(
     assert runner.run([]) == []  # the loop has been through all that was posted
     assert gate.calls == 0
     assert runner.statistics().open_batches == 0
+
+
+@needs_signals
+@pytest.mark.parametrize("signal_kind", ["alarm", "ctrl-c"])
+@pytest.mark.parametrize("where", ["before", "observer", "validate", "end"])
+def test_reason_of_a_break_while_the_loop_is_blocked(
+    make: Make, gate: Gate, alarm: Callable[[], None], where: str, signal_kind: str
+) -> None:
+    """P6: only a Ctrl-C is told as the user's interrupt, however far the opening is."""
+    reached, release = threading.Event(), threading.Event()
+    reasons: list[str] = []
+
+    def block() -> None:
+        reached.set()
+        assert release.wait(LIVENESS)
+
+    async def blocks_the_loop() -> None:
+        await anyio.sleep(0)
+        gate()
+        block()
+        if where == "end":
+            await anyio.sleep_forever()
+
+    def validate(call: ToolCall) -> None:
+        if where == "validate":
+            block()
+
+    def observer(event: Any) -> None:
+        if isinstance(event, BatchInterrupted):
+            reasons.append(event.reason.kind)
+        elif isinstance(event, BatchStarted) and where == "observer":
+            block()
+
+    gate.open()
+    runner = make([Tool(blocks_the_loop, name="block", validate=validate)])
+    runner._runner._observers = (*runner._runner._observers, observer)
+    first = None
+    if where == "before":
+        first = Thread(runner.run, calls("block"))
+    press = alarm if signal_kind == "alarm" else press_control_c
+    waits_in = "_wait" if where == "end" else "__enter__"
+    breaker = Thread(
+        lambda: (where == "before" or reached.wait(LIVENESS), waiting_in(waits_in), press())
+    )
+    if first is not None:
+        assert reached.wait(LIVENESS)
+    with pytest.raises(Alarm if signal_kind == "alarm" else KeyboardInterrupt):
+        runner.run(calls("block"))
+    breaker.value()
+    release.set()
+    if first is not None:
+        first.value()
+    assert runner.run([]) == []
+    assert reasons == ["caller_cancelled" if signal_kind == "alarm" else "user_interrupt"]
+    assert gate.calls == (where in {"before", "end"})
+    assert runner.statistics().open_batches == 0
+
+
+def test_error_leaves_the_block_while_the_loop_is_blocked(make: Make, gate: Gate) -> None:
+    """P4: what waits for a thread does not start any more, though the loop can't say so."""
+    release, blocked = threading.Event(), threading.Event()
+
+    async def blocks_the_loop() -> None:
+        await anyio.sleep(0)
+        blocked.set()
+        release.wait(LIVENESS)
+
+    runner = make({"gate": gate, "block": blocks_the_loop}, max_threads=1)
+    with pytest.raises(LookupError):
+        with runner.open_batch(calls("gate", "gate", "block")) as batch:
+            gate.wait_begun()
+            assert blocked.wait(LIVENESS)
+            raise LookupError
+    assert not runner.wait_detached(0.0)
+    gate.open()
+    time.sleep(0.05)
+    assert gate.calls == 1
+    release.set()
+    assert runner.run([]) == []
+    assert [r.started for r in batch.results] == [True, False, True]
+    assert runner.wait_detached(LIVENESS)
 
 
 @needs_signals
