@@ -32,6 +32,7 @@ from typing import Any, Self
 
 import anyio
 
+from ._core.publication import Reader
 from ._errors import RunnerClosedError
 from ._model.calls import ToolCall
 from ._model.events import Event
@@ -465,7 +466,10 @@ class BlockingToolBatch:
         Raises:
             TypeError: `call` is no `ToolCall`.
             BatchSealedError: The batch was sealed.
-            RunnerClosedError: The runner was closed.
+            RunnerClosedError: The runner was closed, or its event loop was
+                ended by a tool.
+            RuntimeError: Called in an event loop's thread, or in a forked process.
+            KeyboardInterrupt: Ctrl-C, now or while the batch was being opened.
 
         Cancellation:
             Broken out of, it may have submitted the call or not; `calls` tells.
@@ -484,7 +488,7 @@ class BlockingToolBatch:
         Say that no more calls will come; idempotent.
 
         Raises:
-            RunnerClosedError: The runner was closed.
+            RunnerClosedError, RuntimeError, KeyboardInterrupt: As for `submit`.
         """
         check_may_wait()
         self._raise_break()
@@ -562,6 +566,7 @@ class BlockingToolBatch:
             TimeoutError: The time ran out; the calls go on.
             KeyboardInterrupt: A tool raised it, once per batch; or Ctrl-C.
             RunnerClosedError: The loop has ended before they were settled.
+            RuntimeError: As for `submit`.
 
         Cancellation:
             What a signal handler raises stops this wait only; the calls go
@@ -584,7 +589,13 @@ class BlockingToolBatch:
 
         Several readers each see all. A reader that is slow, or has stopped
         reading, holds nothing up; progress that it has not read yet is
-        replaced by newer progress, nothing else is lost.
+        replaced by newer progress, nothing else is lost. When the runner has been
+        closed, what there is can be read.
+
+        Raises:
+            RuntimeError: As for `submit`; of each step, too.
+            RunnerClosedError: Of a step: the loop has ended, and the batch had not.
+            KeyboardInterrupt: Ctrl-C, now or while the batch was being opened.
 
         Cancellation:
             What a signal handler raises stops the wait for the next event;
@@ -664,6 +675,7 @@ class BlockingCallHandle:
         Raises:
             TimeoutError: The time ran out; the call goes on.
             RunnerClosedError: The loop has ended before it was settled.
+            RuntimeError: Called in an event loop's thread, or in a forked process.
 
         Cancellation:
             What a signal handler raises stops this wait only.
@@ -687,20 +699,22 @@ class BlockingCallHandle:
 class _Events:
     """An iterator over a batch's events, which fetches them one by one."""
 
-    __slots__ = ("_batch", "_events", "_loop", "_visit")
+    __slots__ = ("_engine", "_loop", "_reader", "_visit")
 
     def __init__(self, batch: ToolBatch, loop: LoopThread) -> None:
-        self._batch = batch
+        self._engine = batch._engine
         self._loop = loop
-        self._events = loop.call(self._open)
+        try:
+            self._reader = loop.call(self._open)
+        except RunnerClosedError:  # nothing is entered any more
+            self._reader = self._engine.publisher.open_reader()
         self._visit: Visit[Event | None] | None = None
 
-    async def _open(self) -> Any:
-        return self._batch.events()
+    async def _open(self) -> Reader:
+        return self._engine.open_reader()
 
     async def _next(self) -> Event | None:
-        event: Event | None = await anext(self._events, None)
-        return event
+        return await self._engine.publisher.next_event(self._reader)
 
     def __iter__(self) -> _Events:
         return self
@@ -796,6 +810,8 @@ class _Opening:
             loop: Where it is, or is going to be.
             error: What has broken the block, if it is known.
         """
+        if not loop.is_ours:
+            return  # a post would wake the parent's loop
         if self._given_up_for is None:
             is_break = isinstance(error, KeyboardInterrupt)
             self._given_up_for = Reason("user_interrupt" if is_break else "caller_cancelled")

@@ -1162,13 +1162,40 @@ def test_what_a_closed_runner_leaves_readable(make: Make) -> None:
         with runner.open_batch() as batch:
             handle = batch.submit(calls("get_ident")[0])
             reader = batch.events()
-            next(reader)
+            events = [next(reader)]
     assert handle.wait() is batch.wait()[0] is batch.results[0]
-    assert isinstance(list(reader)[-1], BatchSettled)
-    for use in (lambda: batch.submit(calls("x")[0]), batch.seal, batch.events):
+    events += reader
+    assert isinstance(events[-1], BatchSettled)
+    assert list(batch.events()) == events
+    for use in (lambda: batch.submit(calls("x")[0]), batch.seal):
         with pytest.raises(RunnerClosedError):
             use()
     assert not batch.interrupt()
+
+
+def test_events_of_a_batch_that_nobody_can_end(make: Make) -> None:
+    """P6: a batch whose loop is stuck shows what it has, and then why there is no more."""
+    release, blocked = threading.Event(), threading.Event()
+
+    async def blocks_the_loop() -> None:
+        await anyio.sleep(0)
+        blocked.set()
+        release.wait(LIVENESS)
+
+    runner = make([blocks_the_loop], close_timeout=0.0)
+    with pytest.raises(LookupError):
+        with runner.open_batch(calls("blocks_the_loop")) as batch:
+            assert blocked.wait(LIVENESS)
+            runner.close()
+            raise LookupError
+    release.set()
+    assert runner._loop is not None
+    assert runner._loop.join(LIVENESS)
+    reader = batch.events()
+    assert isinstance(next(reader), BatchStarted)
+    with contextlib.suppress(RunnerClosedError):
+        for _ in reader:
+            pass
 
 
 def test_deaf_coroutine_does_not_hold_closing(make: Make) -> None:
@@ -1327,6 +1354,29 @@ def test_forked_process_has_a_loop_of_its_own(make: Make, gate: Gate) -> None:
 
         assert in_child(child) == 0
         gate.open()
+    assert shape(batch.results) == [DONE]
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_process_forgets_a_block(make: Make, gate: Gate) -> None:
+    """P7: a block that is collected in the child posts nothing to the parent's loop."""
+    runner = make({"gate": gate})
+    blocks = [runner.open_batch(calls("gate"))]
+    batch = blocks[0].__enter__()
+    gate.wait_begun()
+
+    def child() -> None:
+        posts: list[Any] = []
+        assert runner._loop is not None and runner._loop.hub is not None
+        runner._loop.hub.backend.post = posts.append  # type: ignore[method-assign]
+        blocks.clear()
+        gc.collect()
+        assert posts == []
+
+    assert in_child(child) == 0
+    gate.open()
+    blocks[0].__exit__(None, None, None)
     assert shape(batch.results) == [DONE]
 
 
