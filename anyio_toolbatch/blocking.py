@@ -42,7 +42,7 @@ from ._model.tools import Tool, check_seconds
 from ._runtime.backend import after_fork
 from ._runtime.batch import BatchContext, CallHandle, ToolBatch, check_call, check_message
 from ._runtime.engine import BatchEngine
-from ._runtime.loop_thread import LoopThread, Visit, check_may_wait
+from ._runtime.loop_thread import Errand, LoopThread, check_may_wait
 from ._runtime.runner import ToolRunner
 
 __all__ = ("BlockingCallHandle", "BlockingToolBatch", "BlockingToolRunner")
@@ -312,7 +312,7 @@ class BlockingToolRunner:
             return
         until = time.monotonic() + self._close_timeout + END_SECONDS
         try:
-            loop.visit(self._runner.aclose).wait(self._close_timeout + END_SECONDS)
+            loop.send(self._runner.aclose).wait(self._close_timeout + END_SECONDS)
         except RunnerClosedError:
             pass  # by another thread, at the same time
         finally:
@@ -699,7 +699,7 @@ class BlockingCallHandle:
 class _Events:
     """An iterator over a batch's events, which fetches them one by one."""
 
-    __slots__ = ("_engine", "_loop", "_reader", "_visit")
+    __slots__ = ("_engine", "_errand", "_loop", "_reader")
 
     def __init__(self, batch: ToolBatch, loop: LoopThread) -> None:
         self._engine = batch._engine
@@ -708,7 +708,7 @@ class _Events:
             self._reader = loop.call(self._open)
         except RunnerClosedError:  # nothing is entered any more
             self._reader = self._engine.publisher.open_reader()
-        self._visit: Visit[Event | None] | None = None
+        self._errand: Errand[Event | None] | None = None
 
     async def _open(self) -> Reader:
         return self._engine.open_reader()
@@ -724,13 +724,13 @@ class _Events:
         try:
             # Kept while it has no answer: who is broken out of the wait finds
             # the event here the next time.
-            if self._visit is None:
-                self._visit = self._loop.visit(self._next)
-            self._visit.wait()
-            visit, self._visit = self._visit, None
-            event = visit.result()
+            if self._errand is None:
+                self._errand = self._loop.send(self._next)
+            self._errand.wait()
+            errand, self._errand = self._errand, None
+            event = errand.result()
         except RunnerClosedError:
-            self._visit = None
+            self._errand = None
             event = self._next_without_loop()
         if event is None:
             raise StopIteration
@@ -838,20 +838,20 @@ class _Block:
             raise RuntimeError(msg)
         runner, opening = self._runner, self._opening
         self._loop = loop = runner._running_loop()
-        visit = Visit(loop, opening.enter)
+        errand = Errand(loop, opening.enter)
         try:
             runner._batches[opening] = None
             try:
-                loop.post(visit)
-                visit.wait()
+                loop.post(errand)
+                errand.wait()
             except KeyboardInterrupt as broken:
                 # Calls may be running: there must be a batch to read them from. It is
                 # raised as soon as the block does anything with it.
                 opening.interrupt(None, None)
-                if not visit.wait(SETTLE_SECONDS):
+                if not errand.wait(SETTLE_SECONDS):
                     raise
                 opening.broken_by = broken
-            return BlockingToolBatch(visit.result(), loop, runner, opening.raise_break)
+            return BlockingToolBatch(errand.result(), loop, runner, opening.raise_break)
         except BaseException as broken:
             self._is_left = True
             opening.give_up(loop, broken)
@@ -877,9 +877,9 @@ class _Block:
                 self._opening.raise_break()
             elif exc is not None:
                 self._opening.halt()  # now: a tool may block the loop
-                visit = loop.visit(lambda: self._leave(exc))
-                if visit.wait(SETTLE_SECONDS):
-                    visit.result()
+                errand = loop.send(lambda: self._leave(exc))
+                if errand.wait(SETTLE_SECONDS):
+                    errand.result()
             else:
                 self._wait(loop)
         except RunnerClosedError:
@@ -899,30 +899,30 @@ class _Block:
 
     def _wait(self, loop: LoopThread) -> None:
         """Wait until all is settled; whatever breaks the wait cuts the batch."""
-        visit = None
+        errand = None
         try:
-            visit = loop.visit(lambda: self._leave(None))
-            visit.wait()
+            errand = loop.send(lambda: self._leave(None))
+            errand.wait()
         except KeyboardInterrupt:
-            self._settle_after_break(loop, visit)
+            self._settle_after_break(loop, errand)
             raise
         except BaseException:
-            if visit is not None:
-                visit.cancel()  # which is to this batch what it is to every other
-                visit.wait(SETTLE_SECONDS)
+            if errand is not None:
+                errand.cancel()  # which is to this batch what it is to every other
+                errand.wait(SETTLE_SECONDS)
             raise
-        visit.result()
+        errand.result()
 
-    def _settle_after_break(self, loop: LoopThread, visit: Visit[None] | None) -> None:
+    def _settle_after_break(self, loop: LoopThread, errand: Errand[None] | None) -> None:
         """Interrupt; wait a moment, but for no tool; a second Ctrl-C ends the grace."""
         engine = self._opening.engine
         assert engine is not None, "it was entered"
         for grace in (None, 0.0):
             try:
                 engine.interrupt(None, grace)
-                if visit is None:
-                    visit = loop.visit(lambda: self._leave(None))
-                visit.wait((self._grace if grace is None else grace) + SETTLE_SECONDS)
+                if errand is None:
+                    errand = loop.send(lambda: self._leave(None))
+                errand.wait((self._grace if grace is None else grace) + SETTLE_SECONDS)
                 return
             except KeyboardInterrupt:
                 continue

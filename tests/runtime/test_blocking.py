@@ -596,10 +596,10 @@ def test_break_before_the_leaving_is_asked_for(
     make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """P4, P10: a break at any line of leaving, before the loop knows: nothing is left open."""
-    visit = loop_thread.LoopThread.visit
+    send = loop_thread.LoopThread.send
 
     def broken(*_: Any) -> Any:
-        monkeypatch.setattr(loop_thread.LoopThread, "visit", visit)
+        monkeypatch.setattr(loop_thread.LoopThread, "send", send)
         raise KeyboardInterrupt
 
     runner = make({"gate": gate})
@@ -607,7 +607,7 @@ def test_break_before_the_leaving_is_asked_for(
         with runner.open_batch() as batch:
             batch.submit(calls("gate")[0])
             gate.wait_begun()
-            monkeypatch.setattr(loop_thread.LoopThread, "visit", broken)
+            monkeypatch.setattr(loop_thread.LoopThread, "send", broken)
             if where == "body":
                 raise KeyboardInterrupt
             if where == "error":
@@ -834,10 +834,10 @@ def test_control_c_just_after_the_start_of_calls(
     make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P1, P3: the block is entered all the same, and broken at once: results have a name."""
-    wait = loop_thread.Visit.wait
+    wait = loop_thread.Errand.wait
 
-    def wait_and_be_broken(visit: Any, seconds: float | None = None) -> bool:
-        answered = wait(visit, seconds)
+    def wait_and_be_broken(errand: Any, seconds: float | None = None) -> bool:
+        answered = wait(errand, seconds)
         if seconds is None:
             monkeypatch.undo()
             gate.wait_begun()
@@ -846,7 +846,7 @@ def test_control_c_just_after_the_start_of_calls(
 
     runner = make({"gate": gate})
     reached = False
-    monkeypatch.setattr(loop_thread.Visit, "wait", wait_and_be_broken)
+    monkeypatch.setattr(loop_thread.Errand, "wait", wait_and_be_broken)
     with pytest.raises(KeyboardInterrupt):
         with runner.open_batch(calls("gate")) as batch:
             reached = True
@@ -863,7 +863,7 @@ def test_control_c_just_after_the_start_of_calls(
         gate()
         release.wait(LIVENESS * 5)
 
-    monkeypatch.setattr(loop_thread.Visit, "wait", wait_and_be_broken)
+    monkeypatch.setattr(loop_thread.Errand, "wait", wait_and_be_broken)
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         runner.run([ToolCall("1", "block", tool=blocks_the_loop)])
