@@ -20,7 +20,6 @@ Ctrl-C in the main thread is an interrupt: `run`, and leaving the block of
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import weakref
@@ -32,26 +31,20 @@ from typing import Any, Self
 
 import anyio
 
-from ._core.publication import Reader
 from ._errors import RunnerClosedError
 from ._model.calls import ToolCall
 from ._model.events import Event
-from ._model.results import LateResult, Reason, Status, ToolResult
+from ._model.results import LateResult, Reason, ToolResult
 from ._model.statistics import RunnerStatistics
 from ._model.tools import Tool, check_seconds
 from ._runtime.backend import after_fork
 from ._runtime.batch import BatchContext, CallHandle, ToolBatch, check_call, check_message
-from ._runtime.engine import BatchEngine
-from ._runtime.loop_thread import Errand, LoopThread, check_may_wait
+from ._runtime.breakable_block import Block, Opening
+from ._runtime.loop_thread import LoopEvents, LoopThread, check_may_wait, runner_closed
 from ._runtime.runner import ToolRunner
 
 __all__ = ("BlockingCallHandle", "BlockingToolBatch", "BlockingToolRunner")
 
-SETTLE_SECONDS = 0.5
-"""
-How long whoever was broken out waits for the loop to settle what was cut, which
-takes it milliseconds; unless a tool blocks it.
-"""
 END_SECONDS = 0.2
 """What closing adds to `close_timeout` for the end of the loop itself."""
 ANSWER_SECONDS = 0.2
@@ -127,9 +120,9 @@ class BlockingToolRunner:
         self._closed = False
         self._pid = os.getpid()
         self._loop: LoopThread | None = None
-        self._stop_loop: weakref.finalize[..., BlockingToolRunner] | None = None
+        self._stop_loop: weakref.finalize[..., Any] | None = None
         """Has the loop end with the runner; it keeps the loop for that long."""
-        self._batches: dict[_Opening, None] = {}
+        self._batches: dict[Opening, None] = {}
         """From before they are posted to the loop until their block is left."""
 
     # -- running -------------------------------------------------------------
@@ -216,7 +209,13 @@ class BlockingToolRunner:
         )
         assert isinstance(context, BatchContext)
         grace = self._grace if interrupt_grace is None else interrupt_grace
-        return _Block(self, _Opening(context), grace)
+        return Block(
+            Opening(context),
+            grace,
+            start=self._running_loop,
+            entered=self._batches,
+            face=lambda *entered: BlockingToolBatch(self, *entered),
+        )
 
     # -- ending --------------------------------------------------------------
 
@@ -270,7 +269,7 @@ class BlockingToolRunner:
         check_may_wait()
         runner = self._own_runner()
         if self._closed:
-            raise _closed()
+            raise runner_closed()
         loop = self._loop
         if loop is None or loop.is_over:
             return not runner.statistics().detached
@@ -371,7 +370,7 @@ class BlockingToolRunner:
         self._own_runner()
         loop = self._loop
         if self._closed:
-            raise _closed()
+            raise runner_closed()
         if loop is None or loop.is_over:
             with _starting:
                 loop = self._loop
@@ -389,7 +388,7 @@ class BlockingToolRunner:
                     self._loop, self._stop_loop = loop, stop
             if self._closed:  # by another thread, which has not seen this loop
                 loop.stop()
-                raise _closed()
+                raise runner_closed()
         return loop
 
 
@@ -411,9 +410,9 @@ class BlockingToolBatch:
 
     def __init__(
         self,
+        runner: BlockingToolRunner,
         batch: ToolBatch,
         loop: LoopThread,
-        runner: BlockingToolRunner,
         raise_break: Callable[[], None],
     ) -> None:
         self._raise_break = raise_break
@@ -606,7 +605,7 @@ class BlockingToolBatch:
         """
         check_may_wait()
         self._raise_break()
-        return _Events(self._batch, self._loop)
+        return LoopEvents(self._batch, self._loop)
 
     def __repr__(self) -> str:
         return repr(self._batch).replace("<", "<Blocking", 1)
@@ -694,253 +693,6 @@ class BlockingCallHandle:
 
     def __repr__(self) -> str:
         return repr(self._handle).replace("<", "<Blocking", 1)
-
-
-class _Events:
-    """An iterator over a batch's events, which fetches them one by one."""
-
-    __slots__ = ("_engine", "_errand", "_loop", "_reader")
-
-    def __init__(self, batch: ToolBatch, loop: LoopThread) -> None:
-        self._engine = batch._engine
-        self._loop = loop
-        try:
-            self._reader = loop.call(self._open)
-        except RunnerClosedError:  # nothing is entered any more
-            self._reader = self._engine.publisher.open_reader()
-        self._errand: Errand[Event | None] | None = None
-
-    async def _open(self) -> Reader:
-        return self._engine.open_reader()
-
-    async def _next(self) -> Event | None:
-        return await self._engine.publisher.next_event(self._reader)
-
-    def __iter__(self) -> _Events:
-        return self
-
-    def __next__(self) -> Event:
-        check_may_wait()
-        try:
-            # Kept while it has no answer: who is broken out of the wait finds
-            # the event here the next time.
-            if self._errand is None:
-                self._errand = self._loop.send(self._next)
-            self._errand.wait()
-            errand, self._errand = self._errand, None
-            event = errand.result()
-        except RunnerClosedError:
-            self._errand = None
-            event = self._next_without_loop()
-        if event is None:
-            raise StopIteration
-        return event
-
-    def _next_without_loop(self) -> Event | None:
-        """Read on in what a closed runner's batch has left: that never waits."""
-        reading = self._next()
-        try:
-            reading.send(None)
-        except StopIteration as end:
-            event: Event | None = end.value
-            return event
-        reading.close()
-        raise self._loop.gone()
-
-
-class _Opening:
-    """A batch on its way to the loop, for those who can't reach it there yet."""
-
-    def __init__(self, context: BatchContext) -> None:
-        self.context = context
-        context.on_open = self._opened
-        self.engine: BatchEngine | None = None
-        self._requests: list[tuple[str | None, float | None]] = []
-        self._given_up_for: Reason | None = None
-        self._is_entered = False
-        self.broken_by: KeyboardInterrupt | None = None
-        """What has come while the batch was on its way, and is to be raised later."""
-
-    async def enter(self) -> ToolBatch:
-        """Open it; on the loop."""
-        batch = await self.context.__aenter__()
-        # Either this look sees that nobody waits any more, or who gave up sees this.
-        self._is_entered = True
-        self._detach()
-        return batch
-
-    def _opened(self, engine: BatchEngine) -> None:
-        # Either this look sees a request, or who makes one sees the engine.
-        self.engine = engine
-        for request in list(self._requests):
-            engine.interrupt(*request)
-        if self._given_up_for is not None:
-            engine.cutter.cut_batch(Status.INTERRUPTED, self._given_up_for, grace=0.0)
-
-    def _detach(self) -> None:
-        if self.engine is not None and self._given_up_for is not None:
-            self.engine.detach(self._given_up_for)
-
-    def interrupt(self, message: str | None, grace: float | None) -> bool:
-        """Have it interrupted before its first call; any thread, and signal handlers."""
-        if self.engine is not None:
-            return self.engine.interrupt(message, grace)
-        request = (message, grace)
-        self._requests.append(request)
-        if self.engine is not None:  # it may have been too early to see the request
-            self.engine.interrupt(message, grace)
-        return self._requests[0] is request
-
-    def raise_break(self) -> None:
-        """Raise what has broken the opening; once."""
-        broken, self.broken_by = self.broken_by, None
-        if broken is not None:
-            raise broken
-
-    def halt(self) -> None:
-        """Have nothing start any more; any thread."""
-        if self.engine is not None:
-            self.engine.halted = self.engine.stopping = True
-
-    def give_up(self, loop: LoopThread, error: BaseException | None = None) -> None:
-        """
-        Nobody is going to leave its block; never blocks.
-
-        Args:
-            loop: Where it is, or is going to be.
-            error: What has broken the block, if it is known.
-        """
-        if not loop.is_ours:
-            return  # a post would wake the parent's loop
-        if self._given_up_for is None:
-            is_break = isinstance(error, KeyboardInterrupt)
-            self._given_up_for = Reason("user_interrupt" if is_break else "caller_cancelled")
-        self.halt()
-        if self._is_entered and loop.hub is not None:
-            loop.hub.post_urgent(_Opening._detach, self)
-
-
-class _Block:
-    """The block of `open_batch`."""
-
-    __slots__ = ("_grace", "_is_left", "_loop", "_opening", "_runner")
-
-    def __init__(self, runner: BlockingToolRunner, opening: _Opening, grace: float) -> None:
-        self._runner = runner
-        self._opening = opening
-        self._grace = grace
-        self._loop: LoopThread | None = None
-        self._is_left = False
-
-    def __enter__(self) -> BlockingToolBatch:
-        if self._loop is not None:
-            msg = "this batch has been opened already; call open_batch() again"
-            raise RuntimeError(msg)
-        runner, opening = self._runner, self._opening
-        self._loop = loop = runner._running_loop()
-        errand = Errand(loop, opening.enter)
-        try:
-            runner._batches[opening] = None
-            try:
-                loop.post(errand)
-                errand.wait()
-            except KeyboardInterrupt as broken:
-                # Calls may be running: there must be a batch to read them from. It is
-                # raised as soon as the block does anything with it.
-                opening.interrupt(None, None)
-                if not errand.wait(SETTLE_SECONDS):
-                    raise
-                opening.broken_by = broken
-            return BlockingToolBatch(errand.result(), loop, runner, opening.raise_break)
-        except BaseException as broken:
-            self._is_left = True
-            opening.give_up(loop, broken)
-            runner._batches.pop(opening, None)
-            raise
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        loop = self._loop
-        assert loop is not None, "left before it was entered"
-        self._is_left = True
-        if not loop.is_ours:
-            return  # a forked process leaves the block; the batch is the parent's
-        try:
-            if isinstance(exc, KeyboardInterrupt):
-                self._settle_after_break(loop, None)
-            elif exc is None and self._opening.broken_by is not None:
-                self._settle_after_break(loop, None)
-                self._opening.raise_break()
-            elif exc is not None:
-                self._opening.halt()  # now: a tool may block the loop
-                errand = loop.send(lambda: self._leave(exc))
-                if errand.wait(SETTLE_SECONDS):
-                    errand.result()
-            else:
-                self._wait(loop)
-        except RunnerClosedError:
-            if exc is None and not self._is_settled():
-                raise
-        except BaseException as broken:
-            # Whatever has broken the leaving: nobody comes back for the batch.
-            self._opening.give_up(loop, broken)
-            raise
-        finally:
-            self._runner._batches.pop(self._opening, None)
-
-    async def _leave(self, exc: BaseException | None) -> None:
-        await self._opening.context.__aexit__(
-            None if exc is None else type(exc), exc, None if exc is None else exc.__traceback__
-        )
-
-    def _wait(self, loop: LoopThread) -> None:
-        """Wait until all is settled; whatever breaks the wait cuts the batch."""
-        errand = None
-        try:
-            errand = loop.send(lambda: self._leave(None))
-            errand.wait()
-        except KeyboardInterrupt:
-            self._settle_after_break(loop, errand)
-            raise
-        except BaseException:
-            if errand is not None:
-                errand.cancel()  # which is to this batch what it is to every other
-                errand.wait(SETTLE_SECONDS)
-            raise
-        errand.result()
-
-    def _settle_after_break(self, loop: LoopThread, errand: Errand[None] | None) -> None:
-        """Interrupt; wait a moment, but for no tool; a second Ctrl-C ends the grace."""
-        engine = self._opening.engine
-        assert engine is not None, "it was entered"
-        for grace in (None, 0.0):
-            try:
-                engine.interrupt(None, grace)
-                if errand is None:
-                    errand = loop.send(lambda: self._leave(None))
-                errand.wait((self._grace if grace is None else grace) + SETTLE_SECONDS)
-                return
-            except KeyboardInterrupt:
-                continue
-
-    def _is_settled(self) -> bool:
-        engine = self._opening.engine
-        return engine is None or engine.closed
-
-    def __del__(self) -> None:
-        # A Ctrl-C may come at the first step into `__exit__`, before any line of it.
-        loop = self._loop
-        if loop is not None and not self._is_left and not sys.is_finalizing():
-            self._opening.give_up(loop)
-            self._runner._batches.pop(self._opening, None)
-
-
-def _closed() -> RunnerClosedError:
-    return RunnerClosedError("this runner has been closed")
 
 
 _starting = threading.Lock()

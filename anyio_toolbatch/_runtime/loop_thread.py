@@ -31,13 +31,16 @@ from typing import Any, Generic, TypeVar, cast
 import anyio
 import anyio.abc
 
+from .._core.publication import Reader
 from .._errors import RunnerClosedError
+from .._model.events import Event
 from .._model.results import Reason
 from .backend import Waiter, current_loop_key, on_loop, worker_context
+from .batch import ToolBatch
 from .hub import Hub, current_hub
 from .leaving import leave_streams_to_main_thread
 
-__all__ = ("Errand", "LoopThread", "check_may_wait")
+__all__ = ("Errand", "LoopEvents", "LoopThread", "check_may_wait", "runner_closed")
 
 LOOK_SECONDS = 0.2
 """
@@ -210,7 +213,7 @@ class LoopThread:
     def gone(self) -> RunnerClosedError:
         """Word that no errand can be made any more."""
         if self._is_stopping:
-            return RunnerClosedError("this runner has been closed")
+            return runner_closed()
         error = RunnerClosedError("the event loop of this runner has ended; it starts anew")
         error.__cause__ = self._error
         return error
@@ -385,6 +388,63 @@ class Errand(Generic[T]):
             self._value, self._error = value, error
             self.is_over = True
             self._answered.release()
+
+
+class LoopEvents:
+    """An iterator over a batch's events, which fetches them one by one."""
+
+    __slots__ = ("_engine", "_errand", "_loop", "_reader")
+
+    def __init__(self, batch: ToolBatch, loop: LoopThread) -> None:
+        self._engine = batch._engine
+        self._loop = loop
+        try:
+            self._reader = loop.call(self._open)
+        except RunnerClosedError:  # nothing is entered any more
+            self._reader = self._engine.publisher.open_reader()
+        self._errand: Errand[Event | None] | None = None
+
+    async def _open(self) -> Reader:
+        return self._engine.open_reader()
+
+    async def _next(self) -> Event | None:
+        return await self._engine.publisher.next_event(self._reader)
+
+    def __iter__(self) -> LoopEvents:
+        return self
+
+    def __next__(self) -> Event:
+        check_may_wait()
+        try:
+            # Kept while it has no answer: who is broken out of the wait finds
+            # the event here the next time.
+            if self._errand is None:
+                self._errand = self._loop.send(self._next)
+            self._errand.wait()
+            errand, self._errand = self._errand, None
+            event = errand.result()
+        except RunnerClosedError:
+            self._errand = None
+            event = self._next_without_loop()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def _next_without_loop(self) -> Event | None:
+        """Read on in what a closed runner's batch has left: that never waits."""
+        reading = self._next()
+        try:
+            reading.send(None)
+        except StopIteration as end:
+            event: Event | None = end.value
+            return event
+        reading.close()
+        raise self._loop.gone()
+
+
+def runner_closed() -> RunnerClosedError:
+    """Word that a runner has been closed."""
+    return RunnerClosedError("this runner has been closed")
 
 
 # -- the end of the interpreter ------------------------------------------------
