@@ -20,7 +20,6 @@ Ctrl-C in the main thread is an interrupt: `run`, and leaving the block of
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import weakref
@@ -40,19 +39,16 @@ from ._model.statistics import RunnerStatistics
 from ._model.tools import Tool, check_seconds
 from ._runtime.backend import after_fork
 from ._runtime.batch import BatchContext, CallHandle, ToolBatch, check_call, check_message
-from ._runtime.engine import BatchEngine
-from ._runtime.loop_thread import LoopThread, Visit, check_may_wait
+from ._runtime.breakable_block import Block, Opening
+from ._runtime.loop_thread import LoopEvents, LoopThread, check_may_wait, runner_closed
 from ._runtime.runner import ToolRunner
 
 __all__ = ("BlockingCallHandle", "BlockingToolBatch", "BlockingToolRunner")
 
-SETTLE_SECONDS = 0.5
-"""
-How long whoever was broken out waits for the loop to settle what was cut, which
-takes it milliseconds; unless a tool blocks it.
-"""
 END_SECONDS = 0.2
 """What closing adds to `close_timeout` for the end of the loop itself."""
+ANSWER_SECONDS = 0.2
+"""What a wait with a time limit adds for the loop's answer, which takes it milliseconds."""
 
 
 class BlockingToolRunner:
@@ -124,8 +120,10 @@ class BlockingToolRunner:
         self._closed = False
         self._pid = os.getpid()
         self._loop: LoopThread | None = None
-        self._openings: dict[_Opening, None] = {}
-        """Batches that are on their way to the loop."""
+        self._stop_loop: weakref.finalize[..., Any] | None = None
+        """Has the loop end with the runner; it keeps the loop for that long."""
+        self._batches: dict[Opening, None] = {}
+        """From before they are posted to the loop until their block is left."""
 
     # -- running -------------------------------------------------------------
 
@@ -211,7 +209,13 @@ class BlockingToolRunner:
         )
         assert isinstance(context, BatchContext)
         grace = self._grace if interrupt_grace is None else interrupt_grace
-        return _Block(self, _Opening(context), grace)
+        return Block(
+            Opening(context),
+            grace,
+            start=self._running_loop,
+            entered=self._batches,
+            face=lambda *entered: BlockingToolBatch(self, *entered),
+        )
 
     # -- ending --------------------------------------------------------------
 
@@ -235,15 +239,21 @@ class BlockingToolRunner:
         check_seconds("grace", grace)
         if self._pid != os.getpid():
             return 0
-        count = sum(opening.interrupt(message, grace) for opening in list(self._openings))
-        return count + self._runner.interrupt(message, grace=grace)
+        # Counted here alone: while a batch is being opened the other runner may have
+        # it already. There are also those whose block was left by an error, which
+        # has asked them to stop.
+        count = sum(opening.interrupt(message, grace) for opening in list(self._batches))
+        self._runner.interrupt(message, grace=grace)
+        return count
 
     def wait_detached(self, timeout: float | None = None) -> bool:
         """
         Wait until no detached call runs any more.
 
         Args:
-            timeout: Seconds to wait at most; None for no limit.
+            timeout: Seconds to wait at most; None for no limit. Where a tool
+                blocks the event loop it takes a moment longer, and the answer is
+                judged by `statistics`; a batch that is being cut counts as detached.
 
         Returns:
             True if none is left, False if the time ran out.
@@ -259,11 +269,20 @@ class BlockingToolRunner:
         check_may_wait()
         runner = self._own_runner()
         if self._closed:
-            raise _closed()
+            raise runner_closed()
         loop = self._loop
         if loop is None or loop.is_over:
             return not runner.statistics().detached
-        return loop.call(lambda: runner.wait_detached(timeout))
+        limit = None if timeout is None else timeout + ANSWER_SECONDS
+        try:
+            return loop.call(lambda: runner.wait_detached(timeout), limit)
+        except TimeoutError:
+            is_cutting = any(
+                engine.stopping and not engine.closed
+                for state in runner._live_states()
+                for engine in list(state.batches)
+            )
+            return not (is_cutting or runner.statistics().detached)
 
     def close(self) -> None:
         """
@@ -292,7 +311,7 @@ class BlockingToolRunner:
             return
         until = time.monotonic() + self._close_timeout + END_SECONDS
         try:
-            loop.visit(self._runner.aclose).wait(self._close_timeout + END_SECONDS)
+            loop.send(self._runner.aclose).wait(self._close_timeout + END_SECONDS)
         except RunnerClosedError:
             pass  # by another thread, at the same time
         finally:
@@ -333,10 +352,17 @@ class BlockingToolRunner:
             with _starting:
                 if self._pid != os.getpid():
                     self._runner = self._make()
-                    self._loop = None
-                    self._openings = {}
+                    self._forget_loop()
+                    self._batches.clear()  # of the parent
                     self._pid = os.getpid()
         return self._runner
+
+    def _forget_loop(self) -> None:
+        """Keep nothing of a loop that is over, or is the parent's."""
+        self._loop = None
+        if self._stop_loop is not None:
+            self._stop_loop.detach()
+            self._stop_loop = None
 
     def _running_loop(self) -> LoopThread:
         """Return the loop, started if there is none; who calls this is going to wait."""
@@ -344,19 +370,25 @@ class BlockingToolRunner:
         self._own_runner()
         loop = self._loop
         if self._closed:
-            raise _closed()
+            raise runner_closed()
         if loop is None or loop.is_over:
             with _starting:
                 loop = self._loop
                 if loop is None or loop.is_over:
+                    self._forget_loop()
                     loop = LoopThread(self._backend, self._backend_options)
+                    stop = weakref.finalize(self, loop.stop)
                     # At the program's end there is more to be done than this.
-                    weakref.finalize(self, loop.stop).atexit = False
-                    loop.begin()
-                    self._loop = loop
+                    stop.atexit = False
+                    try:
+                        loop.begin()
+                    except BaseException:
+                        stop()
+                        raise
+                    self._loop, self._stop_loop = loop, stop
             if self._closed:  # by another thread, which has not seen this loop
                 loop.stop()
-                raise _closed()
+                raise runner_closed()
         return loop
 
 
@@ -378,9 +410,9 @@ class BlockingToolBatch:
 
     def __init__(
         self,
+        runner: BlockingToolRunner,
         batch: ToolBatch,
         loop: LoopThread,
-        runner: BlockingToolRunner,
         raise_break: Callable[[], None],
     ) -> None:
         self._raise_break = raise_break
@@ -433,7 +465,10 @@ class BlockingToolBatch:
         Raises:
             TypeError: `call` is no `ToolCall`.
             BatchSealedError: The batch was sealed.
-            RunnerClosedError: The runner was closed.
+            RunnerClosedError: The runner was closed, or its event loop was
+                ended by a tool.
+            RuntimeError: Called in an event loop's thread, or in a forked process.
+            KeyboardInterrupt: Ctrl-C, now or while the batch was being opened.
 
         Cancellation:
             Broken out of, it may have submitted the call or not; `calls` tells.
@@ -452,7 +487,7 @@ class BlockingToolBatch:
         Say that no more calls will come; idempotent.
 
         Raises:
-            RunnerClosedError: The runner was closed.
+            RunnerClosedError, RuntimeError, KeyboardInterrupt: As for `submit`.
         """
         check_may_wait()
         self._raise_break()
@@ -530,6 +565,7 @@ class BlockingToolBatch:
             TimeoutError: The time ran out; the calls go on.
             KeyboardInterrupt: A tool raised it, once per batch; or Ctrl-C.
             RunnerClosedError: The loop has ended before they were settled.
+            RuntimeError: As for `submit`.
 
         Cancellation:
             What a signal handler raises stops this wait only; the calls go
@@ -552,7 +588,13 @@ class BlockingToolBatch:
 
         Several readers each see all. A reader that is slow, or has stopped
         reading, holds nothing up; progress that it has not read yet is
-        replaced by newer progress, nothing else is lost.
+        replaced by newer progress, nothing else is lost. When the runner has been
+        closed, what there is can be read.
+
+        Raises:
+            RuntimeError: As for `submit`; of each step, too.
+            RunnerClosedError: Of a step: the loop has ended, and the batch had not.
+            KeyboardInterrupt: Ctrl-C, now or while the batch was being opened.
 
         Cancellation:
             What a signal handler raises stops the wait for the next event;
@@ -563,7 +605,7 @@ class BlockingToolBatch:
         """
         check_may_wait()
         self._raise_break()
-        return _Events(self._batch, self._loop)
+        return LoopEvents(self._batch, self._loop)
 
     def __repr__(self) -> str:
         return repr(self._batch).replace("<", "<Blocking", 1)
@@ -632,6 +674,7 @@ class BlockingCallHandle:
         Raises:
             TimeoutError: The time ran out; the call goes on.
             RunnerClosedError: The loop has ended before it was settled.
+            RuntimeError: Called in an event loop's thread, or in a forked process.
 
         Cancellation:
             What a signal handler raises stops this wait only.
@@ -650,232 +693,6 @@ class BlockingCallHandle:
 
     def __repr__(self) -> str:
         return repr(self._handle).replace("<", "<Blocking", 1)
-
-
-class _Events:
-    """An iterator over a batch's events, which fetches them one by one."""
-
-    __slots__ = ("_batch", "_events", "_loop", "_visit")
-
-    def __init__(self, batch: ToolBatch, loop: LoopThread) -> None:
-        self._batch = batch
-        self._loop = loop
-        self._events = loop.call(self._open)
-        self._visit: Visit[Event | None] | None = None
-
-    async def _open(self) -> Any:
-        return self._batch.events()
-
-    async def _next(self) -> Event | None:
-        event: Event | None = await anext(self._events, None)
-        return event
-
-    def __iter__(self) -> _Events:
-        return self
-
-    def __next__(self) -> Event:
-        check_may_wait()
-        try:
-            # Kept while it has no answer: who is broken out of the wait finds
-            # the event here the next time.
-            if self._visit is None:
-                self._visit = self._loop.visit(self._next)
-            self._visit.wait()
-            visit, self._visit = self._visit, None
-            event = visit.result()
-        except RunnerClosedError:
-            self._visit = None
-            event = self._next_without_loop()
-        if event is None:
-            raise StopIteration
-        return event
-
-    def _next_without_loop(self) -> Event | None:
-        """Read on in what a closed runner's batch has left: that never waits."""
-        reading = self._next()
-        try:
-            reading.send(None)
-        except StopIteration as end:
-            event: Event | None = end.value
-            return event
-        reading.close()
-        raise self._loop.gone()
-
-
-class _Opening:
-    """A batch on its way to the loop, for those who can't reach it there yet."""
-
-    def __init__(self, context: BatchContext) -> None:
-        self.context = context
-        context.on_open = self._opened
-        self.engine: BatchEngine | None = None
-        self._requests: list[tuple[str | None, float | None]] = []
-        self._is_given_up = False
-        self._is_entered = False
-        self.broken_by: KeyboardInterrupt | None = None
-        """What has come while the batch was on its way, and is to be raised later."""
-
-    async def enter(self) -> ToolBatch:
-        """Open it; on the loop."""
-        batch = await self.context.__aenter__()
-        # Either this look sees that nobody waits any more, or who gave up sees this.
-        self._is_entered = True
-        if self._is_given_up:
-            self._detach()
-        return batch
-
-    def _opened(self, engine: BatchEngine) -> None:
-        # Either this look sees a request, or who makes one sees the engine.
-        self.engine = engine
-        for request in list(self._requests):
-            engine.interrupt(*request)
-        if self._is_given_up:
-            engine.interrupt(None, 0.0)
-
-    def _detach(self) -> None:
-        if self.engine is not None:
-            self.engine.detach(Reason("caller_cancelled"))
-
-    def interrupt(self, message: str | None, grace: float | None) -> bool:
-        """Have it interrupted before its first call; any thread, and signal handlers."""
-        is_first = not self._requests
-        self._requests.append((message, grace))
-        engine = self.engine
-        return is_first if engine is None else engine.interrupt(message, grace)
-
-    def raise_break(self) -> None:
-        """Raise what has broken the opening; once."""
-        broken, self.broken_by = self.broken_by, None
-        if broken is not None:
-            raise broken
-
-    def give_up(self, loop: LoopThread) -> None:
-        """Nobody is going to leave its block; never blocks."""
-        self._is_given_up = True
-        if self.engine is not None:
-            self.engine.interrupt(None, 0.0)  # nothing starts from here on
-            if self._is_entered and loop.hub is not None:
-                loop.hub.post_urgent(_Opening._detach, self)
-
-
-class _Block:
-    """The block of `open_batch`."""
-
-    __slots__ = ("_grace", "_is_left", "_loop", "_opening", "_runner")
-
-    def __init__(self, runner: BlockingToolRunner, opening: _Opening, grace: float) -> None:
-        self._runner = runner
-        self._opening = opening
-        self._grace = grace
-        self._loop: LoopThread | None = None
-        self._is_left = False
-
-    def __enter__(self) -> BlockingToolBatch:
-        if self._loop is not None:
-            msg = "this batch has been opened already; call open_batch() again"
-            raise RuntimeError(msg)
-        runner, opening = self._runner, self._opening
-        self._loop = loop = runner._running_loop()
-        visit = Visit(loop, opening.enter)
-        runner._openings[opening] = None
-        try:
-            try:
-                loop.post(visit)
-                visit.wait()
-            except KeyboardInterrupt as broken:
-                # Calls may be running: there must be a batch to read them from. It is
-                # raised as soon as the block does anything with it.
-                opening.interrupt(None, None)
-                if not visit.wait(SETTLE_SECONDS):
-                    raise
-                opening.broken_by = broken
-            return BlockingToolBatch(visit.result(), loop, runner, opening.raise_break)
-        except BaseException:
-            self._is_left = True
-            opening.give_up(loop)
-            raise
-        finally:
-            runner._openings.pop(opening, None)
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        loop = self._loop
-        assert loop is not None, "left before it was entered"
-        self._is_left = True
-        if not loop.is_ours:
-            return  # a forked process leaves the block; the batch is the parent's
-        try:
-            if isinstance(exc, KeyboardInterrupt):
-                self._settle_after_break(loop, None)
-            elif exc is None and self._opening.broken_by is not None:
-                self._settle_after_break(loop, None)
-                self._opening.raise_break()
-            elif exc is not None:
-                visit = loop.visit(lambda: self._leave(exc))
-                if visit.wait(SETTLE_SECONDS):
-                    visit.result()
-            else:
-                self._wait(loop)
-        except RunnerClosedError:
-            if exc is None and not self._is_settled():
-                raise
-        except BaseException:
-            # Whatever has broken the leaving: nobody comes back for the batch.
-            self._opening.give_up(loop)
-            raise
-
-    async def _leave(self, exc: BaseException | None) -> None:
-        await self._opening.context.__aexit__(
-            None if exc is None else type(exc), exc, None if exc is None else exc.__traceback__
-        )
-
-    def _wait(self, loop: LoopThread) -> None:
-        """Wait until all is settled; whatever breaks the wait cuts the batch."""
-        visit = None
-        try:
-            visit = loop.visit(lambda: self._leave(None))
-            visit.wait()
-        except KeyboardInterrupt:
-            self._settle_after_break(loop, visit)
-            raise
-        except BaseException:
-            if visit is not None:
-                visit.cancel()  # which is to this batch what it is to every other
-                visit.wait(SETTLE_SECONDS)
-            raise
-        visit.result()
-
-    def _settle_after_break(self, loop: LoopThread, visit: Visit[None] | None) -> None:
-        """Interrupt; wait a moment, but for no tool; a second Ctrl-C ends the grace."""
-        engine = self._opening.engine
-        assert engine is not None, "it was entered"
-        for grace in (None, 0.0):
-            try:
-                engine.interrupt(None, grace)
-                if visit is None:
-                    visit = loop.visit(lambda: self._leave(None))
-                visit.wait((self._grace if grace is None else grace) + SETTLE_SECONDS)
-                return
-            except KeyboardInterrupt:
-                continue
-
-    def _is_settled(self) -> bool:
-        engine = self._opening.engine
-        return engine is None or engine.closed
-
-    def __del__(self) -> None:
-        # A Ctrl-C may come at the first step into `__exit__`, before any line of it.
-        loop = self._loop
-        if loop is not None and not self._is_left and not sys.is_finalizing():
-            self._opening.give_up(loop)
-
-
-def _closed() -> RunnerClosedError:
-    return RunnerClosedError("this runner has been closed")
 
 
 _starting = threading.Lock()

@@ -6,12 +6,12 @@ until the loop takes them, and leaving its block joins the thread; so a tool
 that blocks the loop would hold back a Ctrl-C, a close and the end of the
 program. Here nobody waits for the loop without a way out:
 
-* What is to be done on the loop is posted, a *visit*. Whoever waits for its
+* What is to be done on the loop is posted, an *errand*. Whoever waits for its
   answer may be broken out of it by whatever a signal handler raises, or stop
   waiting, and knows afterwards whether there was an answer.
 * The thread is a daemon and nobody's to join. At the interpreter's end it has
   a moment to cancel what runs on it; that is when commands are killed.
-* However the loop ends, each visit is answered. Story: a visit enters itself
+* However the loop ends, each errand is answered. Story: an errand enters itself
   in the set, then looks whether the loop is over; the loop's end marks itself
   as over, then answers what is in the set. One of the two sees the other.
 """
@@ -31,13 +31,16 @@ from typing import Any, Generic, TypeVar, cast
 import anyio
 import anyio.abc
 
+from .._core.publication import Reader
 from .._errors import RunnerClosedError
+from .._model.events import Event
 from .._model.results import Reason
 from .backend import Waiter, current_loop_key, on_loop, worker_context
+from .batch import ToolBatch
 from .hub import Hub, current_hub
 from .leaving import leave_streams_to_main_thread
 
-__all__ = ("LoopThread", "Visit", "check_may_wait")
+__all__ = ("Errand", "LoopEvents", "LoopThread", "check_may_wait", "runner_closed")
 
 LOOK_SECONDS = 0.2
 """
@@ -94,7 +97,7 @@ class LoopThread:
         self._backend_options = None if backend_options is None else dict(backend_options)
         self._pid = os.getpid()
         self.hub: Hub | None = None
-        """There while visits can be made."""
+        """There while errands can be made."""
         self.is_over = False
         self._is_stopping = False
         self._is_left = False
@@ -102,7 +105,7 @@ class LoopThread:
         self._error: BaseException | None = None
         self._ready = threading.Lock()
         self._ready.acquire()
-        self._visits: set[Visit[Any]] = set()
+        self._errands: set[Errand[Any]] = set()
         # -- on the loop
         self._tasks: anyio.abc.TaskGroup | None = None
         self._stopped: Waiter | None = None
@@ -136,7 +139,7 @@ class LoopThread:
             error, self._error = self._error, None
             raise error or self.gone()
 
-    def visit(self, function: Callable[[], Coroutine[Any, Any, T]]) -> Visit[T]:
+    def send(self, function: Callable[[], Coroutine[Any, Any, T]]) -> Errand[T]:
         """
         Have an async function run on the loop, in a copy of the current context.
 
@@ -144,38 +147,38 @@ class LoopThread:
             RunnerClosedError: The loop is over.
             RuntimeError: The thread was left behind by a fork.
         """
-        visit = Visit(self, function)
-        self.post(visit)
-        return visit
+        errand = Errand(self, function)
+        self.post(errand)
+        return errand
 
-    def post(self, visit: Visit[Any]) -> None:
-        """The same for a visit that its maker has in hand before it begins."""
+    def post(self, errand: Errand[Any]) -> None:
+        """The same for an errand that its maker has in hand before it begins."""
         self.check_process()
-        self._visits.add(visit)
+        self._errands.add(errand)
         hub = self.hub
         assert hub is not None, "begun"
-        if self.is_over or not hub.post(Visit.begin, visit):
-            self.forget(visit)
+        if self.is_over or not hub.post(Errand.begin, errand):
+            self.forget(errand)
             raise self.gone()
 
     def call(
         self, function: Callable[[], Coroutine[Any, Any, T]], timeout: float | None = None
     ) -> T:
         """
-        Visit the loop and wait for the answer; who is broken out takes it back.
+        Send an errand and wait for the answer; who is broken out takes it back.
 
         Raises:
             TimeoutError: There was none within so many seconds.
         """
-        visit = self.visit(function)
+        errand = self.send(function)
         try:
-            if not visit.wait(timeout):
+            if not errand.wait(timeout):
                 msg = f"not settled within {timeout} s"
                 raise TimeoutError(msg)
         except BaseException:
-            visit.cancel()
+            errand.cancel()
             raise
-        return visit.result()
+        return errand.result()
 
     def stop(self) -> None:
         """Have the loop end, and cut what runs on it; never blocks, idempotent."""
@@ -208,15 +211,15 @@ class LoopThread:
             raise RuntimeError(msg)
 
     def gone(self) -> RunnerClosedError:
-        """Word that no visit can be made any more."""
+        """Word that no errand can be made any more."""
         if self._is_stopping:
-            return RunnerClosedError("this runner has been closed")
+            return runner_closed()
         error = RunnerClosedError("the event loop of this runner has ended; it starts anew")
         error.__cause__ = self._error
         return error
 
-    def forget(self, visit: Visit[Any]) -> None:
-        self._visits.discard(visit)
+    def forget(self, errand: Errand[Any]) -> None:
+        self._errands.discard(errand)
 
     # -- in the thread -------------------------------------------------------
 
@@ -235,8 +238,8 @@ class LoopThread:
             self.is_over = True
             self._tasks = self._stopped = None
             self._wake_beginner()
-            for visit in list(self._visits):
-                visit.answer(None, self.gone())
+            for errand in list(self._errands):
+                errand.answer(None, self.gone())
 
     async def _main(self) -> None:
         hub = current_hub()
@@ -270,14 +273,14 @@ class LoopThread:
         hub.finish_chores()
 
     def start_task(self, function: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Start a visit's task, in the current context; False if the loop is ending."""
+        """Start an errand's task, in the current context; False if the loop is ending."""
         if self._tasks is None:
             return False
-        self._tasks.start_soon(function, name="anyio_toolbatch visit")
+        self._tasks.start_soon(function, name="anyio_toolbatch errand")
         return True
 
 
-class Visit(Generic[T]):
+class Errand(Generic[T]):
     """Something that is done on the loop, and what came of it."""
 
     __slots__ = (
@@ -340,7 +343,7 @@ class Visit(Generic[T]):
         """Cancel the function, at its first wait if need be. Never blocks."""
         self._is_cancelled = True
         if not self.is_over and self._loop.is_ours and self._loop.hub is not None:
-            self._loop.hub.post_urgent(Visit._cancel, self)
+            self._loop.hub.post_urgent(Errand._cancel, self)
 
     # -- on the loop ---------------------------------------------------------
 
@@ -385,6 +388,63 @@ class Visit(Generic[T]):
             self._value, self._error = value, error
             self.is_over = True
             self._answered.release()
+
+
+class LoopEvents:
+    """An iterator over a batch's events, which fetches them one by one."""
+
+    __slots__ = ("_engine", "_errand", "_loop", "_reader")
+
+    def __init__(self, batch: ToolBatch, loop: LoopThread) -> None:
+        self._engine = batch._engine
+        self._loop = loop
+        try:
+            self._reader = loop.call(self._open)
+        except RunnerClosedError:  # nothing is entered any more
+            self._reader = self._engine.publisher.open_reader()
+        self._errand: Errand[Event | None] | None = None
+
+    async def _open(self) -> Reader:
+        return self._engine.open_reader()
+
+    async def _next(self) -> Event | None:
+        return await self._engine.publisher.next_event(self._reader)
+
+    def __iter__(self) -> LoopEvents:
+        return self
+
+    def __next__(self) -> Event:
+        check_may_wait()
+        try:
+            # Kept while it has no answer: who is broken out of the wait finds
+            # the event here the next time.
+            if self._errand is None:
+                self._errand = self._loop.send(self._next)
+            self._errand.wait()
+            errand, self._errand = self._errand, None
+            event = errand.result()
+        except RunnerClosedError:
+            self._errand = None
+            event = self._next_without_loop()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def _next_without_loop(self) -> Event | None:
+        """Read on in what a closed runner's batch has left: that never waits."""
+        reading = self._next()
+        try:
+            reading.send(None)
+        except StopIteration as end:
+            event: Event | None = end.value
+            return event
+        reading.close()
+        raise self._loop.gone()
+
+
+def runner_closed() -> RunnerClosedError:
+    """Word that a runner has been closed."""
+    return RunnerClosedError("this runner has been closed")
 
 
 # -- the end of the interpreter ------------------------------------------------

@@ -26,9 +26,11 @@ import anyio
 import pytest
 
 from anyio_toolbatch import (
+    BatchInterrupted,
     BatchNotSettledError,
     BatchSealedError,
     BatchSettled,
+    BatchStarted,
     CallHandle,
     CallOutput,
     CallSettled,
@@ -406,7 +408,7 @@ def test_interrupt_reaches_a_batch_that_is_on_its_way(make: Make, gate: Gate) ->
     first = Thread(runner.run, calls("block"))
     assert blocked.wait(LIVENESS)
     second = Thread(runner.run, calls("gate"))
-    while not runner._openings:
+    while len(runner._batches) < 2:
         time.sleep(0.001)
     assert runner.interrupt("too late for you") == 2
     assert runner.interrupt() == 0
@@ -414,6 +416,21 @@ def test_interrupt_reaches_a_batch_that_is_on_its_way(make: Make, gate: Gate) ->
     assert shape(second.value()) == [NOT_STARTED]
     assert len(first.value()) == 1
     assert gate.calls == 0
+
+
+def test_batch_that_is_just_being_opened_counts_once(make: Make, gate: Gate) -> None:
+    """§3.1: though it is known already, both to the runner and as one on its way."""
+    counts: list[int] = []
+
+    def observer(event: Any) -> None:
+        if isinstance(event, BatchStarted):
+            counts.extend([runner.interrupt(), runner.interrupt()])
+
+    runner = make({"gate": gate})
+    runner._runner._observers = (*runner._runner._observers, observer)
+    assert shape(runner.run(calls("gate"))) == [NOT_STARTED]
+    assert counts == [1, 0]
+    assert not runner._batches
 
 
 @needs_signals
@@ -579,10 +596,10 @@ def test_break_before_the_leaving_is_asked_for(
     make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """P4, P10: a break at any line of leaving, before the loop knows: nothing is left open."""
-    visit = loop_thread.LoopThread.visit
+    send = loop_thread.LoopThread.send
 
     def broken(*_: Any) -> Any:
-        monkeypatch.setattr(loop_thread.LoopThread, "visit", visit)
+        monkeypatch.setattr(loop_thread.LoopThread, "send", send)
         raise KeyboardInterrupt
 
     runner = make({"gate": gate})
@@ -590,7 +607,7 @@ def test_break_before_the_leaving_is_asked_for(
         with runner.open_batch() as batch:
             batch.submit(calls("gate")[0])
             gate.wait_begun()
-            monkeypatch.setattr(loop_thread.LoopThread, "visit", broken)
+            monkeypatch.setattr(loop_thread.LoopThread, "send", broken)
             if where == "body":
                 raise KeyboardInterrupt
             if where == "error":
@@ -682,6 +699,87 @@ def test_control_c_during_the_opening(
 
 
 @needs_signals
+@pytest.mark.parametrize("signal_kind", ["alarm", "ctrl-c"])
+@pytest.mark.parametrize("where", ["before", "observer", "validate", "end"])
+def test_reason_of_a_break_while_the_loop_is_blocked(
+    make: Make, gate: Gate, alarm: Callable[[], None], where: str, signal_kind: str
+) -> None:
+    """P6: only a Ctrl-C is told as the user's interrupt, however far the opening is."""
+    reached, release = threading.Event(), threading.Event()
+    reasons: list[str] = []
+
+    def block() -> None:
+        reached.set()
+        assert release.wait(LIVENESS)
+
+    async def blocks_the_loop() -> None:
+        await anyio.sleep(0)
+        gate()
+        block()
+        if where == "end":
+            await anyio.sleep_forever()
+
+    def validate(call: ToolCall) -> None:
+        if where == "validate":
+            block()
+
+    def observer(event: Any) -> None:
+        if isinstance(event, BatchInterrupted):
+            reasons.append(event.reason.kind)
+        elif isinstance(event, BatchStarted) and where == "observer":
+            block()
+
+    gate.open()
+    runner = make([Tool(blocks_the_loop, name="block", validate=validate)])
+    runner._runner._observers = (*runner._runner._observers, observer)
+    first = None
+    if where == "before":
+        first = Thread(runner.run, calls("block"))
+    press = alarm if signal_kind == "alarm" else press_control_c
+    waits_in = "_wait" if where == "end" else "__enter__"
+    breaker = Thread(
+        lambda: (where == "before" or reached.wait(LIVENESS), waiting_in(waits_in), press())
+    )
+    if first is not None:
+        assert reached.wait(LIVENESS)
+    with pytest.raises(Alarm if signal_kind == "alarm" else KeyboardInterrupt):
+        runner.run(calls("block"))
+    breaker.value()
+    release.set()
+    if first is not None:
+        first.value()
+    assert runner.run([]) == []
+    assert reasons == ["caller_cancelled" if signal_kind == "alarm" else "user_interrupt"]
+    assert gate.calls == (where in {"before", "end"})
+    assert runner.statistics().open_batches == 0
+
+
+def test_error_leaves_the_block_while_the_loop_is_blocked(make: Make, gate: Gate) -> None:
+    """P4: what waits for a thread does not start any more, though the loop can't say so."""
+    release, blocked = threading.Event(), threading.Event()
+
+    async def blocks_the_loop() -> None:
+        await anyio.sleep(0)
+        blocked.set()
+        release.wait(LIVENESS)
+
+    runner = make({"gate": gate, "block": blocks_the_loop}, max_threads=1)
+    with pytest.raises(LookupError):
+        with runner.open_batch(calls("gate", "gate", "block")) as batch:
+            gate.wait_begun()
+            assert blocked.wait(LIVENESS)
+            raise LookupError
+    assert not runner.wait_detached(0.0)
+    gate.open()
+    time.sleep(0.05)
+    assert gate.calls == 1
+    release.set()
+    assert runner.run([]) == []
+    assert [r.started for r in batch.results] == [True, False, True]
+    assert runner.wait_detached(LIVENESS)
+
+
+@needs_signals
 def test_blocked_loop_holds_neither_control_c_nor_closing(make: Make) -> None:
     """P2, P7: an async tool that blocks the loop holds up what it runs on, not its caller."""
     release = threading.Event()
@@ -709,15 +807,37 @@ def test_blocked_loop_holds_neither_control_c_nor_closing(make: Make) -> None:
     release.set()
 
 
+def test_blocked_loop_does_not_hold_who_waits_for_detached_calls(make: Make) -> None:
+    """P6, P7: the time limit holds, and the answer is what can be seen from outside."""
+    release = threading.Event()
+    blocked = threading.Event()
+
+    async def blocks_the_loop() -> None:
+        blocked.set()
+        release.wait(LIVENESS)
+
+    runner = make({"block": blocks_the_loop})
+    agent = Thread(runner.run, calls("block"))
+    assert blocked.wait(LIVENESS)
+    begun = time.monotonic()
+    assert runner.wait_detached(0.01)  # it runs, but nobody has let it go
+    runner.interrupt()
+    assert not runner.wait_detached(0.01)  # the loop is going to
+    assert time.monotonic() - begun < LIVENESS / 2
+    release.set()
+    agent.value()
+    assert runner.wait_detached(LIVENESS)
+
+
 @needs_signals
 def test_control_c_just_after_the_start_of_calls(
     make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P1, P3: the block is entered all the same, and broken at once: results have a name."""
-    wait = loop_thread.Visit.wait
+    wait = loop_thread.Errand.wait
 
-    def wait_and_be_broken(visit: Any, seconds: float | None = None) -> bool:
-        answered = wait(visit, seconds)
+    def wait_and_be_broken(errand: Any, seconds: float | None = None) -> bool:
+        answered = wait(errand, seconds)
         if seconds is None:
             monkeypatch.undo()
             gate.wait_begun()
@@ -726,7 +846,7 @@ def test_control_c_just_after_the_start_of_calls(
 
     runner = make({"gate": gate})
     reached = False
-    monkeypatch.setattr(loop_thread.Visit, "wait", wait_and_be_broken)
+    monkeypatch.setattr(loop_thread.Errand, "wait", wait_and_be_broken)
     with pytest.raises(KeyboardInterrupt):
         with runner.open_batch(calls("gate")) as batch:
             reached = True
@@ -743,7 +863,7 @@ def test_control_c_just_after_the_start_of_calls(
         gate()
         release.wait(LIVENESS * 5)
 
-    monkeypatch.setattr(loop_thread.Visit, "wait", wait_and_be_broken)
+    monkeypatch.setattr(loop_thread.Errand, "wait", wait_and_be_broken)
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         runner.run([ToolCall("1", "block", tool=blocks_the_loop)])
@@ -1042,13 +1162,40 @@ def test_what_a_closed_runner_leaves_readable(make: Make) -> None:
         with runner.open_batch() as batch:
             handle = batch.submit(calls("get_ident")[0])
             reader = batch.events()
-            next(reader)
+            events = [next(reader)]
     assert handle.wait() is batch.wait()[0] is batch.results[0]
-    assert isinstance(list(reader)[-1], BatchSettled)
-    for use in (lambda: batch.submit(calls("x")[0]), batch.seal, batch.events):
+    events += reader
+    assert isinstance(events[-1], BatchSettled)
+    assert list(batch.events()) == events
+    for use in (lambda: batch.submit(calls("x")[0]), batch.seal):
         with pytest.raises(RunnerClosedError):
             use()
     assert not batch.interrupt()
+
+
+def test_events_of_a_batch_that_nobody_can_end(make: Make) -> None:
+    """P6: a batch whose loop is stuck shows what it has, and then why there is no more."""
+    release, blocked = threading.Event(), threading.Event()
+
+    async def blocks_the_loop() -> None:
+        await anyio.sleep(0)
+        blocked.set()
+        release.wait(LIVENESS)
+
+    runner = make([blocks_the_loop], close_timeout=0.0)
+    with pytest.raises(LookupError):
+        with runner.open_batch(calls("blocks_the_loop")) as batch:
+            assert blocked.wait(LIVENESS)
+            runner.close()
+            raise LookupError
+    release.set()
+    assert runner._loop is not None
+    assert runner._loop.join(LIVENESS)
+    reader = batch.events()
+    assert isinstance(next(reader), BatchStarted)
+    with contextlib.suppress(RunnerClosedError):
+        for _ in reader:
+            pass
 
 
 def test_deaf_coroutine_does_not_hold_closing(make: Make) -> None:
@@ -1124,6 +1271,38 @@ def test_tool_that_ends_the_loop(gate: Gate, caplog: pytest.LogCaptureFixture) -
     assert "has ended" in caplog.text
 
 
+def test_loops_that_have_ended_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """P10: nothing grows with the loops that tools end, or that can't be started."""
+
+    async def vandal() -> None:
+        import asyncio
+
+        for task in asyncio.all_tasks():
+            task.cancel()
+        await anyio.sleep_forever()
+
+    ended = []
+    # A captured record would have the error, and that its frames.
+    caplog.set_level("CRITICAL", "anyio_toolbatch.runtime")
+    with BlockingToolRunner([vandal]) as runner:
+        for _ in range(3):
+            with contextlib.suppress(RunnerClosedError):
+                runner.run(calls("vandal"))
+            assert runner._loop is not None
+            assert runner._loop.join(LIVENESS)
+            ended.append(weakref.ref(runner._loop))
+        assert runner.run([]) == []
+        gc.collect()
+        assert [loop() for loop in ended] == [None] * 3
+    runner = BlockingToolRunner(backend_options={"loop_factory": lambda: 1 / 0})
+    before = len(loop_thread._live)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            runner.run([])
+    gc.collect()
+    assert len(loop_thread._live) <= before
+
+
 # -- forks -----------------------------------------------------------------------
 
 
@@ -1175,6 +1354,29 @@ def test_forked_process_has_a_loop_of_its_own(make: Make, gate: Gate) -> None:
 
         assert in_child(child) == 0
         gate.open()
+    assert shape(batch.results) == [DONE]
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_process_forgets_a_block(make: Make, gate: Gate) -> None:
+    """P7: a block that is collected in the child posts nothing to the parent's loop."""
+    runner = make({"gate": gate})
+    blocks = [runner.open_batch(calls("gate"))]
+    batch = blocks[0].__enter__()
+    gate.wait_begun()
+
+    def child() -> None:
+        posts: list[Any] = []
+        assert runner._loop is not None and runner._loop.hub is not None
+        runner._loop.hub.backend.post = posts.append  # type: ignore[method-assign]
+        blocks.clear()
+        gc.collect()
+        assert posts == []
+
+    assert in_child(child) == 0
+    gate.open()
+    blocks[0].__exit__(None, None, None)
     assert shape(batch.results) == [DONE]
 
 
