@@ -54,7 +54,10 @@ class ExecutorCarrier(Frozen):
         if canceller is not None and not callable(canceller):
             msg = f"canceller must be callable or None, not {type(canceller).__name__}"
             raise TypeError(msg)
-        if inspect.iscoroutinefunction(canceller):
+        if canceller is not None and (
+            inspect.iscoroutinefunction(canceller)
+            or inspect.iscoroutinefunction(type(canceller).__call__)
+        ):
             msg = "canceller must be a plain function; it is called, not awaited"
             raise TypeError(msg)
         fill = object.__setattr__

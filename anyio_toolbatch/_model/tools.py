@@ -177,7 +177,7 @@ class Tool(Frozen):
         if validate is not None and inspect.iscoroutinefunction(validate):
             msg = "validate must be a plain function; it is called, not awaited"
             raise TypeError(msg)
-        if on_interrupt not in {"cancel", "keep"}:
+        if not isinstance(on_interrupt, str) or on_interrupt not in {"cancel", "keep"}:
             msg = f"on_interrupt must be 'cancel' or 'keep', not {on_interrupt!r}"
             raise ValueError(msg)
         check_seconds("timeout", timeout)

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = ("Approver",)
 
+_asking: contextvars.ContextVar[tuple[Approver, ...]] = contextvars.ContextVar(
+    "anyio_toolbatch_asking"
+)
+"""The plain approvers that what runs is called by."""
+
 
 class Approver:
     """The approval hook of one runner on one loop."""
@@ -44,14 +49,17 @@ class Approver:
         self.lane = Lane(1, _ASKER)
         # Not the hook itself: it may belong to who owns the runner, and this
         # lives as long as the loop.
-        self._is_async = is_async
+        self.is_async = is_async
         self._to_start: deque[Question] = deque()
         self._is_starting = False
 
     def ask(self, record: CallRecord) -> None:
         """Ask for one call; its batch is told the answer."""
+        if self in record.context.get(_asking, ()):
+            self.hub.post(_refuse_inner, record)
+            return
         question = record.question = Question(self, record)
-        if self._is_async:
+        if self.is_async:
             self._to_start.append(question)
             if not self._is_starting:
                 self._start_next()
@@ -69,9 +77,15 @@ class Approver:
 
     def task_begun(self) -> None:
         """The task started last has come to its first step, or will never."""
-        if self._is_async:
+        if self.is_async:
             # Posted: an eager task would run before the one that starts it.
             self.hub.post(Approver._start_next, self)
+
+
+def _refuse_inner(record: CallRecord) -> None:
+    # It would wait for itself, since there is one question at a time.
+    msg = "a plain approve is asked one question at a time, and this call is made inside of it"
+    record.batch.land_answer(record, None, RuntimeError(msg))
 
 
 class Question(Abandonable):
@@ -97,6 +111,8 @@ class Question(Abandonable):
         self._record = record
         # The submitter's: the call's own copy is for the tool.
         self._context: contextvars.Context = record.context.copy()
+        if not approver.is_async:
+            self._context.run(_asking.set, (*record.context.get(_asking, ()), approver))
         self.is_over = False
         self._stopper: Stopper | None = None
         self._timer: Timer | None = None

@@ -178,6 +178,10 @@ def _checked_command(command: object) -> str | list[str]:
         msg = f"command must be a str or a sequence of them, not {type(command).__name__}"
         raise TypeError(msg)
     parts = command if isinstance(command, str) else [os.fspath(part) for part in command]
+    for part in parts:
+        if not isinstance(part, str):
+            msg = f"command must be made of str or paths, not {type(part).__name__}"
+            raise TypeError(msg)
     program = parts if isinstance(parts, str) else "".join(parts[:1])
     if not program.strip():
         msg = "command must not be empty"
@@ -204,7 +208,8 @@ class _Command:
         self._pipes = Pipes()
         self._popen: subprocess.Popen[bytes] | None = None
         self._command: str | list[str] = ""
-        self._is_partial_wanted = current.get(None) is not None
+        self._record = current.get(None)
+        """The call that it is a part of; None outside of a tool."""
         self._published = 0
         self._publish_at = 0.0
 
@@ -329,6 +334,10 @@ class _Command:
             )
         return is_gone
 
+    def _is_left_behind(self) -> bool:
+        """The loop is being ended: trio's end waits for what is shielded, so that is short."""
+        return self._record is not None and self._record.batch.teller.is_released
+
     async def _is_gone_within(self, seconds: float, number: int) -> bool:
         assert self._popen is not None
         session = self._popen.pid
@@ -337,6 +346,8 @@ class _Command:
         signal_group(session, number)  # a look takes longer: first of all
         signal_strays(session, members_of(session, self._started_at), number)
         while True:
+            if number == signal.SIGTERM and self._is_left_behind():
+                return False
             look_at = min(anyio.current_time() + pause, deadline)
             while (left := look_at - anyio.current_time()) > 0:
                 await self._go_on(left)
@@ -384,7 +395,7 @@ class _Command:
 
     async def _go_on(self, seconds: float) -> None:
         """Wait for something to do, at most so long, and do it."""
-        if self._is_partial_wanted and self._received != self._published:
+        if self._record is not None and self._received != self._published:
             seconds = min(seconds, self._publish_at - anyio.current_time())
         await self._pipes.wait(max(seconds, 0.0))
         if anyio.current_time() >= self._publish_at:
@@ -396,7 +407,7 @@ class _Command:
 
     def _publish(self) -> None:
         received = self._received
-        if self._is_partial_wanted and received != self._published:
+        if self._record is not None and received != self._published:
             self._published = received
             self._publish_at = anyio.current_time() + PUBLISH_SECONDS
             keep_partial(_joined(self._stdout.text(), self._stderr.text()))

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import threading
 from concurrent.futures import CancelledError, Executor, Future
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ from .._core.record import CallRecord
 from .._model.calls import ToolCall
 from .._model.carriers import ExecutorCarrier
 from .cancellers import CANCELLER_THREADS, CANCELLERS, CallStop
-from .process_worker import FunctionName
+from .process_worker import FunctionName, can_travel, sendable, unpickled
 from .thread_carrier import THREAD_CARRIER, begin, end, hold_back, report
 from .threads import Abandonable, Lane, take
 
@@ -210,7 +211,7 @@ class ExecutorCall(Abandonable):
             function = functools.partial(_call_by_name, name)
         if tool.kind == "sync_generator":
             function = functools.partial(_collect, function)
-        return functools.partial(function, **self.record.arguments)
+        return functools.partial(_guarded, function, **self.record.arguments)
 
     def done(self, future: Future[Any]) -> None:
         """Say how the executor has ended it; in any thread."""
@@ -221,7 +222,13 @@ class ExecutorCall(Abandonable):
         else:
             error = future.exception()
         if self._drop(error):
-            self._ended(None if error else future.result(), error)
+            value = None if error else future.result()
+            if isinstance(value, _Packed):
+                try:
+                    value = unpickled(value.body)
+                except TypeError as exc:
+                    value, error = None, exc
+            self._ended(value, error)
 
     def _drop(self, error: BaseException | None) -> bool:
         """
@@ -315,6 +322,27 @@ class _Submission:
 
 def _cut_before_sent() -> CancelledError:
     return CancelledError("the call was cut before it was sent")
+
+
+class _Packed:
+    """A value on its way here. To fail to read it must be this call's fault, not the pool's."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
+def _guarded(function: Any, /, **arguments: Any) -> Any:
+    """Call a function there, and give nothing back that its executor may choke on."""
+    try:
+        value = function(**arguments)
+    except BaseException as exc:
+        if can_travel(exc):
+            raise
+        raise sendable(exc) from None
+    try:
+        return _Packed(pickle.dumps(value))
+    except Exception:  # noqa: BLE001 - the executor may know a way, and else says why not
+        return value
 
 
 def _call_by_name(name: FunctionName, /, **arguments: Any) -> Any:

@@ -49,10 +49,12 @@ __all__ = (
     "VALUE",
     "FunctionName",
     "bootstrap",
+    "can_travel",
     "in_worker",
     "main",
     "read_message",
     "refuse_recursion",
+    "sendable",
     "speaker",
     "text_of",
     "unpickled",
@@ -410,7 +412,7 @@ def _serve(
         with death:
             value = context.run(run, call, function, arguments)
     except BaseException as exc:  # noqa: BLE001 - the call's failure, whatever it is
-        kind, value = ERROR, _sendable(exc)
+        kind, value = ERROR, sendable(exc)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -419,7 +421,7 @@ def _serve(
     try:
         call.send(kind, value)
     except TypeError as exc:
-        call.send(ERROR, _sendable(exc))
+        call.send(ERROR, sendable(exc))
 
 
 def _run(call: Speaker, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -450,17 +452,28 @@ def _has_left_something() -> bool:
     return True
 
 
-def _sendable(error: BaseException) -> BaseException:
+def sendable(error: BaseException) -> BaseException:
     """Return the error, with its traceback as a note, or one that says what it was."""
     note = _traceback_of(error)
     try:
         error.add_note(note)
+    except Exception:  # noqa: BLE001 - whatever its methods may raise
+        pass
+    else:
+        if can_travel(error):
+            return error
+    other = RuntimeError(f"the tool raised what can't be pickled: {text_of(error)}")
+    other.add_note(note)
+    return other
+
+
+def can_travel(error: BaseException) -> bool:
+    """Tell whether it can be pickled and read again; many can't be read."""
+    try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever its methods may raise
-        other = RuntimeError(f"the tool raised what can't be pickled: {text_of(error)}")
-        other.add_note(note)
-        return other
-    return error
+        return False
+    return True
 
 
 def _traceback_of(error: BaseException) -> str:

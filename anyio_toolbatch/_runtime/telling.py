@@ -27,14 +27,15 @@ HOOK_THREADS = 32
 class Teller:
     """Tells the calls of one batch, and looks after them until they have ended."""
 
-    __slots__ = ("_cleanup_grace", "_draining", "_hub", "_is_released", "_live")
+    __slots__ = ("_cleanup_grace", "_draining", "_hub", "_live", "is_released")
 
     def __init__(self, hub: Hub, cleanup_grace: float) -> None:
         self._hub = hub
         self._cleanup_grace = cleanup_grace
         self._live: set[Stopper] = set()
         """Of all that the batch runs on the loop, the visits of threads too."""
-        self._is_released = False
+        self.is_released = False
+        """The loop is being ended."""
         self._draining: Draining | None = None
 
     def tell(self, record: CallRecord, grace: float) -> None:
@@ -83,7 +84,7 @@ class Teller:
     def begun(self, stopper: Stopper) -> None:
         """Something has begun to run on the loop."""
         self._live.add(stopper)
-        if self._is_released:
+        if self.is_released:
             stopper.release()
 
     def ended(self, stopper: Stopper) -> None:
@@ -102,6 +103,6 @@ class Teller:
 
     def release(self) -> None:
         """The loop is being ended: nothing of ours may keep that from a tool."""
-        self._is_released = True
+        self.is_released = True
         for stopper in self._live:
             stopper.release()

@@ -267,3 +267,19 @@ def output() -> Any:
 
 async def output_async() -> Any:
     return output()
+
+
+class TwoPartError(Exception):
+    """Can be pickled, and not be read again."""
+
+    def __init__(self, a: str, b: str) -> None:
+        super().__init__(f"{a}, {b}")
+
+
+def raises_what_can_not_be_read(in_group: bool = False) -> None:
+    error = TwoPartError("this", "that")
+    raise ExceptionGroup("several", [error]) if in_group else error
+
+
+def gives_what_can_not_be_read() -> Any:
+    return TwoPartError("this", "that")

@@ -228,6 +228,12 @@ MISUSE: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "on_interrupt must be 'cancel' or 'keep', not 'ignore'",
     ),
     (
+        "on_interrupt unhashable",
+        {"on_interrupt": []},
+        ValueError,
+        "on_interrupt must be 'cancel' or 'keep', not []",
+    ),
+    (
         "on_interrupt None",
         {"on_interrupt": None},
         ValueError,
@@ -336,6 +342,11 @@ def test_executor_as_the_place() -> None:
         assert Tool(sync_function, runs_in=carrier).runs_in is carrier
 
 
+class AsyncCallable:
+    async def __call__(self, future: object) -> str:
+        return "stopped"
+
+
 def test_carrier_of_something_else() -> None:
     """What is no executor, or no plain function, is refused where it is given."""
     with pytest.raises(TypeError, match=r"concurrent\.futures\.Executor, not str"):
@@ -345,6 +356,8 @@ def test_carrier_of_something_else() -> None:
             ExecutorCarrier(executor, "stop")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="canceller must be a plain function"):
             ExecutorCarrier(executor, async_function)
+        with pytest.raises(TypeError, match="canceller must be a plain function"):
+            ExecutorCarrier(executor, AsyncCallable())  # type: ignore[arg-type]
 
 
 def test_unknown_option_is_a_type_error() -> None:

@@ -37,6 +37,7 @@ from anyio_toolbatch import (
     CallStarted,
     LateResult,
     RunnerClosedError,
+    Status,
     Tool,
     ToolBatch,
     ToolCall,
@@ -1524,3 +1525,21 @@ def test_exit_is_bounded_below_a_second() -> None:
     """P7: the constants say so: what nobody closed has a moment, not a turn."""
     assert loop_thread.EXIT_SECONDS < 1.0
     assert loop_thread.LOOK_SECONDS < 1.0
+
+
+def test_plain_approve_that_asks_for_itself_is_refused(make: Make) -> None:
+    """§4.9: it is asked one question at a time, and would wait for its own answer."""
+    inner: list[ToolResult] = []
+
+    def approve(call: ToolCall) -> bool:
+        if call.name == "outer":
+            inner.extend(runner.run([ToolCall("", "inner")]))
+        return True
+
+    runner = make({"outer": lambda: 1, "inner": lambda: 2}, approve=approve)
+    (result,) = runner.run([ToolCall("", "outer")])
+    assert result.value == 1
+    (refused,) = inner
+    assert (refused.status, refused.started) == (Status.FAILED, False)
+    assert isinstance(refused.error, RuntimeError)
+    assert "one question at a time" in str(refused.error)

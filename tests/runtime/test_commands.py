@@ -238,6 +238,8 @@ async def test_it_leads_a_session_of_its_own() -> None:
         ({"command": b"true"}, TypeError),
         ({"command": {"true"}}, TypeError),
         ({"command": ["true", 1]}, TypeError),
+        ({"command": [b"true"]}, TypeError),
+        ({"command": ["true", b"a"]}, TypeError),
         ({"timeout": -1}, ValueError),
         ({"timeout": "1"}, TypeError),
         ({"kill_grace": None}, TypeError),
@@ -666,6 +668,35 @@ anyio.run(main, backend={kind!r}, backend_options={options!r})
         journal,
     )
     assert len(journal.lines()) == 3
+    assert journal.are_gone()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+def test_end_of_the_loop_takes_the_grace_away(loop: str, journal: Journal) -> None:
+    """P7, P9: a command of a call that was cut does not hold the end of its loop."""
+    kind = "trio" if loop == "trio" else "asyncio"
+    options = {"use_uvloop": True} if loop == "uvloop" else {}
+    ended = run_program(
+        f"""
+from anyio_toolbatch import ToolCall, ToolRunner
+
+async def deaf():
+    line = 'trap "" TERM; echo $$ >> "$JOURNAL"; while :; do sleep 600; done'
+    await run_command(line, kill_grace=600)
+
+async def main():
+    runner = ToolRunner([deaf])
+    async with runner.open_batch([ToolCall("", "deaf")]) as batch:
+        while not lines():
+            await anyio.sleep(0.005)
+        batch.interrupt()
+
+anyio.run(main, backend={kind!r}, backend_options={options!r})
+""",
+        journal,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert len(journal.lines()) == 1
     assert journal.are_gone()
 
 

@@ -264,6 +264,29 @@ async def test_cut_that_overtakes_a_refusal_frees_the_thread(
         assert not runner.statistics().detached
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments", "said"),
+    [
+        (tools.raises_what_can_not_be_read, {}, "TwoPartError: this, that"),
+        (tools.raises_what_can_not_be_read, {"in_group": True}, "ExceptionGroup: several"),
+        (tools.gives_what_can_not_be_read, {}, "TwoPartError can't be unpickled"),
+    ],
+)
+async def test_what_can_not_be_read_here_is_that_calls_failure_alone(
+    processes: ProcessPoolExecutor, function: Any, arguments: dict[str, Any], said: str
+) -> None:
+    """P8: the pool would take it for its own end, and fail all others now and later."""
+    tool = Tool(function, name="t", runs_in=processes)
+    fine = Tool(abs_of, name="fine", runs_in=processes)
+    asked = [ToolCall("0", "t", arguments), ToolCall("1", "fine", {"value": -1})]
+    for _ in range(2):
+        failed, done = await run_batch(asked, [tool, fine])
+        assert failed.status is Status.FAILED
+        assert (failed.started, failed.effects) == (True, "unknown")
+        assert said in failed.text
+        assert done.value == 1
+
+
 async def test_queue_that_nobody_empties_keeps_no_batch_alive() -> None:
     """P10: an executor may hold for ever what it was given; that is not the call's batch."""
     manual = Manual()
