@@ -41,7 +41,7 @@ from ._runtime.backend import after_fork
 from ._runtime.batch import BatchContext, CallHandle, ToolBatch, check_call, check_message
 from ._runtime.breakable_block import Block, Opening
 from ._runtime.loop_thread import LoopEvents, LoopThread, check_may_wait, runner_closed
-from ._runtime.runner import ToolRunner
+from ._runtime.runner import ToolRunner, checked_calls
 
 __all__ = ("BlockingCallHandle", "BlockingToolBatch", "BlockingToolRunner")
 
@@ -168,8 +168,9 @@ class BlockingToolRunner:
             Any, several at once, that run no event loop. A plain tool may
             call it, too: its batch is an inner one.
         """
+        given = checked_calls(calls)  # None would mean that they are still to come
         with self.open_batch(
-            calls, timeout=timeout, interrupt_grace=interrupt_grace, fail_fast=fail_fast
+            given, timeout=timeout, interrupt_grace=interrupt_grace, fail_fast=fail_fast
         ) as batch:
             pass
         return batch.results

@@ -196,7 +196,7 @@ class LoopThread:
 
     def join(self, timeout: float) -> bool:
         """Wait until the thread has ended; False if it has not within so many seconds."""
-        self._thread.join(max(timeout, 0.0))
+        self._thread.join(min(max(timeout, 0.0), threading.TIMEOUT_MAX / 2))
         return not self._thread.is_alive()
 
     def check_process(self) -> None:

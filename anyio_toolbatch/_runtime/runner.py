@@ -44,7 +44,7 @@ from .hub import Hub, current_hub
 from .nesting import ancestors_of
 from .state import DetachedAccount, LoopState
 
-__all__ = ("BatchOptions", "ToolRunner", "open_batch", "run_batch")
+__all__ = ("BatchOptions", "ToolRunner", "checked_calls", "open_batch", "run_batch")
 
 Tools = Iterable[Tool | Callable[..., Any]] | Mapping[str, Tool | Callable[..., Any]]
 Observer = Callable[[Event], object]
@@ -183,7 +183,7 @@ class ToolRunner:
         Threads:
             An event loop's thread; any number of loops.
         """
-        given = _checked_calls(calls)
+        given = checked_calls(calls)
         options = _checked_batch_options(timeout, interrupt_grace, fail_fast)
         await anyio.lowlevel.checkpoint_if_cancelled()
         engine = self._open_engine(*options)
@@ -226,7 +226,7 @@ class ToolRunner:
             Leaving the block normally waits for all calls, cancellably;
             leaving it by an exception or a cancellation does not wait.
         """
-        given = None if calls is None else _checked_calls(calls)
+        given = None if calls is None else checked_calls(calls)
         options = _checked_batch_options(timeout, interrupt_grace, fail_fast)
         return BatchContext(lambda: self._open_engine(*options), given)
 
@@ -505,7 +505,7 @@ def _runner_for_one(tools: Tools, options: Any) -> ToolRunner:
     return runner
 
 
-def _checked_calls(calls: object) -> list[ToolCall]:
+def checked_calls(calls: object) -> list[ToolCall]:
     if isinstance(calls, ToolCall):
         msg = "calls must be an iterable of ToolCalls; put the one call into a list"
         raise TypeError(msg)

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import gc
 import inspect
+import math
 import os
 import shutil
 import signal
@@ -1543,3 +1544,19 @@ def test_plain_approve_that_asks_for_itself_is_refused(make: Make) -> None:
     assert (refused.status, refused.started) == (Status.FAILED, False)
     assert isinstance(refused.error, RuntimeError)
     assert "one question at a time" in str(refused.error)
+
+
+def test_calls_that_are_none_are_refused(make: Make) -> None:
+    """§3.1: as by a `ToolRunner`; they are no empty batch."""
+    with pytest.raises(
+        TypeError, match="calls must be an iterable of ToolCalls, not NoneType"
+    ):
+        make().run(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("close_timeout", [math.inf, 1e10])
+def test_closing_may_take_as_long_as_it_likes(make: Make, close_timeout: float) -> None:
+    """P7: longer than the system can count."""
+    with make({"add": lambda: 1}, close_timeout=close_timeout) as runner:
+        (result,) = runner.run([ToolCall("", "add")])
+    assert result.value == 1
