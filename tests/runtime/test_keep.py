@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,6 +58,7 @@ class Work:
         self.told: list[str] = []
         """How it was asked to stop; a process is killed, and says nothing."""
         self.inside, self._outside = socket.socketpair()
+        self.pool = ThreadPoolExecutor(1)  # for the carriers that want one
         self.pipe = folder / "pipe"
         self._pipe = -1
         if carrier in {process, process_generator, command}:
@@ -72,6 +74,7 @@ class Work:
 
     def __exit__(self, *exc_info: object) -> None:
         self._outside.close()  # whoever still waits gets to its end
+        self.pool.shutdown(wait=False)
         if self._pipe >= 0:
             os.close(self._pipe)
 
@@ -157,6 +160,14 @@ def thread(work: Work) -> Any:
     return book, {}
 
 
+def executor(work: Work) -> Any:
+    return thread(work)[0], {"runs_in": work.pool}
+
+
+def executor_generator(work: Work) -> Any:
+    return thread_generator(work)[0], {"runs_in": work.pool}
+
+
 def thread_generator(work: Work) -> Any:
     def book() -> Iterator[str]:
         yield "in time"
@@ -231,6 +242,8 @@ CARRIERS: list[Carrier] = [
     loop_generator,
     thread,
     thread_generator,
+    executor,
+    executor_generator,
     async_in_thread,
     async_generator_in_thread,
     awaitable,
