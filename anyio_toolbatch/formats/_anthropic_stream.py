@@ -111,7 +111,7 @@ class CallStream:
     def _stop(self, block: _Block) -> None:
         block.has_ended = True
         if block.item.get("type") == "tool_use" and block.call is None:
-            if block.text or block.item.get("input"):
+            if block.text.strip() not in {"", "null"} or block.item.get("input"):
                 _settle(block)
         elif block.pieces:
             _put_input(block)

@@ -106,7 +106,7 @@ class CallStream:
             elif key != "role" and value is not None:
                 self._field(key, value)
         reason = choice.get("finish_reason")
-        if reason is not None:
+        if isinstance(reason, str) and reason:  # some servers send "" all along
             self._settle(is_end=True, is_cut=reason in CUT_REASONS)
 
     def _field(self, key: str, value: Any) -> None:
@@ -188,7 +188,9 @@ def _begins_another(piece: Mapping[str, Any], slot: Slot) -> bool:
         return piece.get("index") is None or has_begun
     # A name that comes again is the same call's, or that of the next one where
     # ids are missing or equal: only a whole call has another after it.
-    return bool(body.get("arguments")) and _is_whole(slot)
+    given = body.get("arguments")
+    says_something = given.strip() if isinstance(given, str) else given
+    return bool(says_something) and _is_whole(slot)
 
 
 def _add_body(slot: Slot, key: str, body: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from .._model.calls import ToolCall
 from ._plain import as_object, encodable, fresh, never_arguments, str_or_empty
 
-__all__ = ("CUT_REASONS", "call_of", "tool_message")
+__all__ = ("CUT_REASONS", "call_of", "has_arguments", "tool_message")
 
 CUT_REASONS = {"length", "content_filter"}
 """Finish reasons after which what is not whole stays so."""
@@ -34,6 +34,19 @@ def call_of(item: object) -> ToolCall:
         arguments = fresh(body.get("arguments"))
     name = "" if body is None else str_or_empty(body.get("name"))
     return ToolCall(str_or_empty(found.get("id")), name, arguments, wire=found)
+
+
+def has_arguments(item: object) -> bool:
+    """
+    Tell whether arguments have come at all, where the message may end in their middle.
+
+    Half JSON speaks for itself. None would pass for a call without any, and
+    free text has no end of its own.
+    """
+    found = as_object(item, "a tool call") or {}
+    body = as_object(found.get("function"), "'function' of a tool call") or {}
+    given = body.get("arguments")
+    return given.strip() not in {"", "null"} if isinstance(given, str) else bool(given)
 
 
 def tool_message(id_: str, content: str | list[dict[str, Any]]) -> dict[str, Any]:

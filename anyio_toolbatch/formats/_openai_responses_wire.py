@@ -85,7 +85,7 @@ def call_of(item: Mapping[str, Any]) -> ToolCall:
         name, keys = _BUILT_IN[kind]
         arguments = {key: fresh(item[key]) for key in keys if item.get(key) is not None}
     id_ = str_or_empty(item.get("call_id"))
-    if item.get("status") == "incomplete":
+    if item.get("status") in ("incomplete", "in_progress"):
         return broken_call(id_, name, arguments, CUT_OFF, wire=item)
     return ToolCall(id_, name, arguments, wire=item)
 
@@ -93,7 +93,8 @@ def call_of(item: Mapping[str, Any]) -> ToolCall:
 def may_be_cut(response: Mapping[str, Any], item: Mapping[str, Any]) -> bool:
     """Tell whether an item may end in its middle, since its response does."""
     # Not every kind has a status of its own, such as custom tools.
-    return response.get("status") == "incomplete" and item.get("status") != "completed"
+    has_ended = response.get("status") in (None, "completed")
+    return not has_ended and item.get("status") != "completed"
 
 
 def label_of_output(item: Mapping[str, Any]) -> str | None:

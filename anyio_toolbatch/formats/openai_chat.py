@@ -13,7 +13,7 @@ from typing import Any
 from .._model.calls import ToolCall
 from .._model.results import ToolResult
 from ._openai_chat_stream import CallStream
-from ._openai_chat_wire import CUT_REASONS, call_of, tool_message
+from ._openai_chat_wire import CUT_REASONS, call_of, has_arguments, tool_message
 from ._plain import (
     as_array,
     as_object,
@@ -62,8 +62,7 @@ def parse_calls(message: object) -> list[ToolCall]:
     """
     items, is_cut = _items(message)
     calls = [call_of(item) for item in items]
-    # Half JSON speaks for itself; no arguments would pass for a call without any.
-    if is_cut and calls and not str(calls[-1].raw_arguments).strip():
+    if is_cut and calls and not has_arguments(items[-1]):
         calls[-1] = cut_off(calls[-1])
     return calls
 
