@@ -40,25 +40,33 @@ class Agent:
         while self.said:
             self.history += [{"role": "user", "content": text} for text in self.said]
             self.said.clear()
-            while await self.step() and not self.said:
-                pass
+            try:
+                while await self.step() and not self.said:
+                    pass
+            except OSError as error:  # the model's server
+                print(f"! {error}")
         self.is_busy = False
 
     async def step(self) -> bool:
         """One message of the model, with the results of its calls; is there more to do?"""
         stream = openai_chat.CallStream()
-        async with self.runner.open_batch() as self.batch:
-            async for chunk in self.model(self.history):
-                for call in stream.feed(chunk):
-                    self.batch.submit(call)
-                if self.batch.reason:  # stopped while it spoke
-                    break
-            for call in stream.close():  # cut off: such a call is answered, never run
-                self.batch.submit(call)
-        batch, self.batch = self.batch, None
-        self.question = None  # of a call that was cut, its task may not know it yet
-        self.history.append(stream.message)
-        self.history += openai_chat.render_results(batch.results)
+        try:
+            async with self.runner.open_batch() as self.batch:
+                try:
+                    async for chunk in self.model(self.history):
+                        for call in stream.feed(chunk):
+                            self.batch.submit(call)
+                        if self.batch.reason:  # stopped while it spoke
+                            break
+                finally:  # what was cut off is answered, never run
+                    for call in stream.close():
+                        self.batch.submit(call)
+        finally:  # also if the model has failed: the history stays valid
+            batch, self.batch = self.batch, None
+            self.question = None  # of a call that was cut, its task may not know it yet
+            if batch.calls or stream.message["content"]:
+                self.history.append(stream.message)
+                self.history += openai_chat.render_results(batch.results)
         print(f"model: {stream.message['content'] or '...'}")
         for result in batch.results:
             print(f"  {result.call.name}: {result.text}")

@@ -50,8 +50,12 @@ async def model(history: list[dict]) -> AsyncIterator[dict]:
         answer = "I write it down.", [("write_note", {"text": last["content"][5:]})]
     else:
         answer = f"You said: {last['content']}", []
+    if last["content"] == "break":
+        answer = "I", [("search", {"text": "half a call"})]
     for delta in deltas(*answer, turn=len(history)):
         await anyio.sleep(0.01)
+        if last["content"] == "break" and "tool_calls" in delta and "id" not in str(delta):
+            raise ConnectionResetError("the model's server has hung up")
         yield {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
     reason = "tool_calls" if answer[1] else "stop"
     yield {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}

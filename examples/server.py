@@ -33,47 +33,65 @@ from anyio_toolbatch.formats import openai_chat
 class User:
     def __init__(self) -> None:
         self.history: list[dict] = []
-        self.is_busy = False
-        self.batch: ToolBatch | None = None  # the one that is open
+        self.turn: Turn | None = None  # the one that is going on
 
 
 users: dict[str, User] = {}
 
 
-async def turn(user: User, text: str, out: ObjectSendStream[str]) -> None:
-    """Work on what the user says, until the model asks for nothing more."""
-    user.history.append({"role": "user", "content": text})
-    try:
-        async with out:
-            while await step(user, out):
-                pass
-    except anyio.BrokenResourceError:
-        pass  # the user has gone away
-    finally:
-        user.is_busy = False
+class Turn:
+    """Work on what a user says, until the model asks for nothing more."""
 
+    def __init__(self, user: User, text: str) -> None:
+        self.user = user
+        self.batch: ToolBatch | None = None  # the one that is open
+        self.is_stopped = False
+        user.turn = self
+        user.history.append({"role": "user", "content": text})
 
-async def step(user: User, out: ObjectSendStream[str]) -> bool:
-    """One message of the model, with the results of its calls; is there more to do?"""
-    stream = openai_chat.CallStream()
-    try:
-        async with runner.open_batch() as user.batch:
-            async for chunk in script.model(user.history):
-                for call in stream.feed(chunk):
-                    user.batch.submit(call)
-                if user.batch.reason:
-                    break
-            for call in stream.close():
-                user.batch.submit(call)
-            user.batch.seal()
-            async for event in user.batch.events():
-                await tell(event, out)
-    finally:  # also if the user has gone away: those who come back go on from here
-        batch, user.batch = user.batch, None
-        user.history.append(stream.message)
-        user.history += openai_chat.render_results(batch.results)
-    await out.send(as_event("message", stream.message["content"] or ""))
-    return bool(batch.calls) and not batch.interrupted
+    def stop(self, message: str) -> None:
+        self.is_stopped = True
+        if self.batch is not None:
+            self.batch.interrupt(message)
+
+    async def run(self, out: ObjectSendStream[str]) -> None:
+        try:
+            async with out:
+                try:
+                    while not self.is_stopped and await self.step(out):
+                        pass
+                except OSError as error:  # the model's server; no fault of other users
+                    await out.send(as_event("error", str(error)))
+        except anyio.BrokenResourceError:
+            pass  # the user has gone away
+        finally:
+            self.user.turn = None
+
+    async def step(self, out: ObjectSendStream[str]) -> bool:
+        """One message of the model, with the results of its calls; is there more to do?"""
+        history = self.user.history
+        stream = openai_chat.CallStream()
+        try:
+            async with runner.open_batch() as self.batch:
+                try:
+                    async for chunk in script.model(history):
+                        for call in stream.feed(chunk):
+                            self.batch.submit(call)
+                        if self.batch.reason:
+                            break
+                finally:  # what was cut off is answered, never run
+                    for call in stream.close():
+                        self.batch.submit(call)
+                self.batch.seal()
+                async for event in self.batch.events():
+                    await tell(event, out)
+        finally:  # also if the user has gone away: who comes back goes on from here
+            batch, self.batch = self.batch, None
+            if batch.calls or stream.message["content"]:
+                history.append(stream.message)
+                history += openai_chat.render_results(batch.results)
+        await out.send(as_event("message", stream.message["content"] or ""))
+        return bool(batch.calls) and not batch.interrupted
 
 
 async def tell(event: Event, out: ObjectSendStream[str]) -> None:
@@ -90,28 +108,29 @@ def as_event(kind: str, data: str) -> str:
 async def start_turn(request: Request) -> Response:
     user = users.setdefault(request.path_params["user"], User())
     text = (await request.body()).decode()
-    if user.is_busy:
+    if user.turn is not None:
         return JSONResponse({"error": "a turn is going on; stop it first"}, 409)
-    user.is_busy = True
+    turn = Turn(user, text)
     send, receive = anyio.create_memory_object_stream[str](100)
-    request.app.state.tasks.start_soon(turn, user, text, send)
-    return StreamingResponse(body(user, receive), media_type="text/event-stream")
+    request.app.state.tasks.start_soon(turn.run, send)
+    return StreamingResponse(body(turn, receive), media_type="text/event-stream")
 
 
-async def body(user: User, receive: ObjectReceiveStream[str]) -> AsyncIterator[str]:
+async def body(turn: Turn, receive: ObjectReceiveStream[str]) -> AsyncIterator[str]:
     try:
         async with receive:
             async for event in receive:
                 yield event
     finally:  # all has been told; or the user has gone away
-        if user.batch is not None:
-            user.batch.interrupt("the user has gone away")
+        turn.stop("the user has gone away")
 
 
 async def stop_turn(request: Request) -> Response:
     user = users.get(request.path_params["user"])
-    is_open = user is not None and user.batch is not None
-    return JSONResponse({"stopped": is_open and user.batch.interrupt("stopped by the user")})
+    turn = None if user is None else user.turn
+    if turn is not None:
+        turn.stop("stopped by the user")
+    return JSONResponse({"stopped": turn is not None})
 
 
 @contextlib.asynccontextmanager

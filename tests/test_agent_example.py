@@ -129,6 +129,15 @@ def test_interrupt_while_asked(terminal: Terminal) -> None:
     terminal.wait_for("write_note: written (1)")  # the first was not
 
 
+def test_model_that_fails_in_the_middle_of_a_call(terminal: Terminal) -> None:
+    """P1, P6: half a call is answered and not run, so that the next request is accepted."""
+    terminal.type("break")
+    terminal.wait_for("! the model's server has hung up")
+    assert not any("> search" in line for line in terminal.seen)
+    terminal.type("hello")
+    terminal.wait_for("model: You said: hello")
+
+
 def test_end_of_the_input_ends_the_program(terminal: Terminal) -> None:
     """P7: without a user there is nothing to wait for."""
     assert terminal.process.stdin is not None

@@ -465,7 +465,7 @@ async def test_cap(carrier: str, make: Make, folder: Path) -> None:
 # -- the end of the program -------------------------------------------------------------------
 
 PROGRAM = """
-import multiprocessing, sys
+import logging, multiprocessing, sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -498,6 +498,8 @@ async def main():
     print(batch.results[0].started, flush=True)
 
 if __name__ == "__main__":
+    # With -X dev it tells of slow callbacks, which are the machine's.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     options = {"use_uvloop": True} if backend == "uvloop" else {}
     anyio.run(main, backend="trio" if backend == "trio" else "asyncio", backend_options=options)
     tools.leave_trace(folder, "left")

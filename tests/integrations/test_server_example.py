@@ -116,6 +116,21 @@ def test_one_turn_at_a_time_for_each_user(server: str) -> None:
     ada.wait_over()
 
 
+def test_model_that_fails_is_one_users_fault(server: str) -> None:
+    """P8, P1: the turn of another user goes on, and its own history stays valid."""
+    bob = Turn(server, "bob", "search Rome")
+    bob.wait_for(("started", "search"))
+    ada = Turn(server, "ada", "break")
+    ada.wait_over()
+    assert ("error", "the model's server has hung up") in ada.events
+    again = Turn(server, "ada", "hello")
+    again.wait_for(("message", "You said: hello "))
+    again.wait_over()
+    assert not bob.is_over
+    assert bob.stop()
+    bob.wait_over()
+
+
 def test_who_goes_away_stops_the_turn(server: str) -> None:
     """P2, P1: a closed connection ends the turn, and the history stays valid."""
     subprocess.run([sys.executable, "-c", LEAVE, server], check=True, timeout=LIVENESS)

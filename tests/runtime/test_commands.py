@@ -621,8 +621,11 @@ ENDS = {
 }
 
 PROGRAM = """
-import os, signal, sys, threading, warnings, anyio
+import logging, os, signal, sys, threading, warnings, anyio
 from anyio_toolbatch import run_command
+
+# With -X dev it tells of slow callbacks, which are the machine's.
+logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 def lines():
     with open(os.environ["JOURNAL"]) as file:
