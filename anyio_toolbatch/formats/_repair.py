@@ -90,6 +90,11 @@ def plan(calls: Sequence[Entry], results: Sequence[Entry]) -> dict[int, Plan]:
     def by_unique_id(entry: Entry) -> Hashable:
         return entry.label if counts[entry.label] == 1 else None
 
+    def by_both(entry: Entry) -> Hashable:
+        known = entry.label is not None and entry.name is not None
+        return (entry.turn, entry.label, entry.name) if known else None
+
+    match(by_both, by_both)  # several calls may share an id
     match(by_id, by_id)
     match(by_name_alone, by_name)
     match(by_name, by_name_alone)

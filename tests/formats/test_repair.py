@@ -653,3 +653,15 @@ def test_sdk_objects_stay_what_they_are() -> None:
     repaired = anthropic.repair([asks, text, text])
     assert repaired[0] is asks and repaired[2] is text
     assert [block["type"] for block in repaired[1]["content"]] == ["tool_result", "text"]
+
+
+def test_calls_that_share_an_id_keep_their_own_results() -> None:
+    """P3: a second repair changes nothing, and no real result is lost to a placeholder."""
+    history = [
+        {"role": "model", "parts": [{"functionCall": {"id": "a", "name": n}} for n in "gf"]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "g", "response": {"x": 1}}}]},
+    ]
+    once = gemini.repair(history)
+    assert gemini.repair(once) == once
+    found = [part["functionResponse"] for part in once[1]["parts"]]
+    assert [(f["name"], f["response"].get("x")) for f in found] == [("g", 1), ("f", None)]
