@@ -240,11 +240,17 @@ class BlockingToolRunner:
         check_seconds("grace", grace)
         if self._pid != os.getpid():
             return 0
+        # All are looked up before any is told. The race: the first is told, the main
+        # thread leaves its block and opens the next turn's batch, and only then does
+        # this thread go on; what it looked up then would be a batch of the next turn.
+        openings = list(self._batches)
+        engines = self._runner._open_engines()
         # Counted here alone: while a batch is being opened the other runner may have
         # it already. There are also those whose block was left by an error, which
         # has asked them to stop.
-        count = sum(opening.interrupt(message, grace) for opening in list(self._batches))
-        self._runner.interrupt(message, grace=grace)
+        count = sum(opening.interrupt(message, grace) for opening in openings)
+        for engine in engines:
+            engine.interrupt(message, grace)
         return count
 
     def wait_detached(self, timeout: float | None = None) -> bool:

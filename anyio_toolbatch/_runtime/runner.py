@@ -294,6 +294,9 @@ class ToolRunner:
         # of it is whole, also in a signal handler.
         return [state for ref in list(self._states) if (state := ref()) is not None]
 
+    def _open_engines(self) -> list[BatchEngine]:
+        return [engine for state in self._live_states() for engine in list(state.batches)]
+
     def _count_late(self) -> None:
         with self._lock:
             self._late_results += 1
@@ -317,11 +320,9 @@ class ToolRunner:
         """
         check_message(message)
         check_seconds("grace", grace)
-        return sum(
-            engine.interrupt(message, grace)
-            for state in self._live_states()
-            for engine in list(state.batches)
-        )
+        # Looked up before any is told: a batch that is opened in answer to the
+        # first of them, on another loop, belongs to the turn that comes next.
+        return sum(engine.interrupt(message, grace) for engine in self._open_engines())
 
     async def wait_detached(
         self,

@@ -49,6 +49,7 @@ from anyio_toolbatch import (
     from_thread,
 )
 from anyio_toolbatch._runtime import loop_thread
+from anyio_toolbatch._runtime.breakable_block import Opening
 from anyio_toolbatch.blocking import (
     BlockingCallHandle,
     BlockingToolBatch,
@@ -395,6 +396,28 @@ def test_late_results_go_to_the_hook_alone(make: Make, gate: Gate) -> None:
     assert runner.wait_detached(LIVENESS)
     assert [r.value for r in late] == ["done"]
     assert shape(batch.results) == [CUT]
+
+
+def test_an_interrupt_never_lands_in_the_next_turn(
+    make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P4: who is slow to stop one turn stops nothing of a turn that began meanwhile."""
+    runner = make({"gate": gate})
+    later: list[BlockingToolBatch] = []
+    with contextlib.ExitStack() as turns:
+        tell = Opening.interrupt
+
+        def tell_and_dawdle(opening: Opening, *request: Any) -> bool:
+            told = tell(opening, *request)
+            later.append(turns.enter_context(runner.open_batch()))
+            return told
+
+        with runner.open_batch([ToolCall("0", "gate")]) as batch:
+            monkeypatch.setattr(Opening, "interrupt", tell_and_dawdle)
+            assert runner.interrupt("let's move on") == 1
+            monkeypatch.undo()
+        assert batch.interrupted
+        assert [turn.interrupted for turn in later] == [False]
 
 
 def test_interrupt_reaches_a_batch_that_is_on_its_way(make: Make, gate: Gate) -> None:

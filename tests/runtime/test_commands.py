@@ -780,7 +780,8 @@ async def test_output_until_the_cut_is_kept(
     """P3: what the command has written is the placeholder's partial output."""
 
     async def run() -> CommandResult:
-        script = 'echo out; echo err >&2; echo $$ >> "$JOURNAL"; exec sleep 600'
+        # The journal first: what comes after the output may be cut before it ran.
+        script = 'echo $$ >> "$JOURNAL"; echo out; echo err >&2; exec sleep 600'
         return await run_command(script, env=journal.env)
 
     with anyio.fail_after(LIVENESS):
