@@ -285,9 +285,7 @@ class BlockingToolRunner:
             return loop.call(lambda: runner.wait_detached(timeout), limit)
         except TimeoutError:
             is_cutting = any(
-                engine.stopping and not engine.closed
-                for state in runner._live_states()
-                for engine in list(state.batches)
+                engine.stopping and not engine.closed for engine in runner._open_engines()
             )
             return not (is_cutting or runner.statistics().detached)
 

@@ -357,14 +357,14 @@ class ToolRunner:
         self._closed = True
         hub = current_hub()
         own = self._state(hub)
-        open_batches = [(s, engine) for s in self._live_states() for engine in list(s.batches)]
-        for _, engine in open_batches:  # all, before a place that is freed starts a call
+        engines = self._open_engines()
+        for engine in engines:  # all, before a place that is freed starts a call
             engine.halted = engine.stopping = True
-        for state, engine in open_batches:
-            if state is own:
+        for engine in engines:
+            if engine.state is own:
                 engine.close_for_runner()
             else:
-                state.hub.post(BatchEngine.close_for_runner, engine)
+                engine.state.hub.post(BatchEngine.close_for_runner, engine)
         try:
             with anyio.move_on_after(self._close_timeout):
                 for engine in list(own.batches):
@@ -397,7 +397,7 @@ class ToolRunner:
             Any; a best effort from outside the loops' own threads.
         """
         states = self._live_states()
-        engines = [engine for state in states for engine in list(state.batches)]
+        engines = self._open_engines()
         unsettled = [
             record
             for engine in engines

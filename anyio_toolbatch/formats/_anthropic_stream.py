@@ -8,7 +8,7 @@ from typing import Any
 
 from .._model.calls import ToolCall
 from ._anthropic_wire import CUT_REASONS, INVALID_JSON, call_of
-from ._plain import as_object, encodable, fresh, str_or_empty
+from ._plain import as_object, encodable, fresh, gives_arguments, str_or_empty
 from ._stream import Slot, Slots, cut_off, event_of
 
 __all__ = ("CallStream",)
@@ -111,7 +111,7 @@ class CallStream:
     def _stop(self, block: _Block) -> None:
         block.has_ended = True
         if block.item.get("type") == "tool_use" and block.call is None:
-            if block.text.strip() not in {"", "null"} or block.item.get("input"):
+            if gives_arguments(block.text) or block.item.get("input"):
                 _settle(block)
         elif block.pieces:
             _put_input(block)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._model.calls import ToolCall
-from ._plain import as_object, encodable, fresh, never_arguments, str_or_empty
+from ._plain import as_object, encodable, fresh, gives_arguments, never_arguments, str_or_empty
 
 __all__ = ("CUT_REASONS", "call_of", "has_arguments", "tool_message")
 
@@ -45,8 +45,7 @@ def has_arguments(item: object) -> bool:
     """
     found = as_object(item, "a tool call") or {}
     body = as_object(found.get("function"), "'function' of a tool call") or {}
-    given = body.get("arguments")
-    return given.strip() not in {"", "null"} if isinstance(given, str) else bool(given)
+    return gives_arguments(body.get("arguments"))
 
 
 def tool_message(id_: str, content: str | list[dict[str, Any]]) -> dict[str, Any]:

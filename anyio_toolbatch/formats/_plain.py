@@ -16,6 +16,7 @@ __all__ = (
     "as_object",
     "encodable",
     "fresh",
+    "gives_arguments",
     "never_arguments",
     "provider_of",
     "refuse_history",
@@ -141,6 +142,11 @@ def refuse_strangers(items: Sequence[Any], provider: str, expected: str) -> None
         if found not in (None, provider):
             msg = f"expected {expected}, but it holds a call in the format {found}"
             raise ValueError(msg)
+
+
+def gives_arguments(given: object) -> bool:
+    """Tell whether there is more than `ToolCall` takes for a call without arguments."""
+    return given.strip() not in {"", "null"} if isinstance(given, str) else bool(given)
 
 
 def str_or_empty(value: object) -> str:
