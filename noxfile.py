@@ -83,6 +83,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def explore(session: nox.Session) -> None:
+    """Go wider than the suite: more seeds, pairs of injections, longer state machines."""
+    install_group(session, "tests", ".")
+    session.run("pytest", "tests/explore", *session.posargs, env={"EXPLORE": "wide"})
+
+
+@nox.session
 def ray(session: nox.Session) -> None:
     """Run the tests of the Ray integration on a local node."""
     test_engine(session, "ray")

@@ -110,6 +110,11 @@ class _Request:
         self._is_told = False
         self._stopper: Stopper | None = None
 
+    @property
+    def is_answered(self) -> bool:
+        """The thread need not wait any more."""
+        return self._answered
+
     # -- in the worker thread ----------------------------------------------
 
     def perform(self) -> Any:

@@ -34,7 +34,7 @@ LAYERS = {
 PURE = {"_model", "_core"}
 IMPURE = {"anyio", "asyncio", "trio", "threading", "time", "logging"}
 LOOPS = {"asyncio", "trio", "uvloop"}
-MAY_KNOW_LOOPS = {"_runtime.backend"}
+MAY_KNOW_LOOPS = {"_runtime.backend", "testing._stepping"}
 
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -133,11 +133,16 @@ def test_all_layers_of_this_version_were_looked_at() -> None:
     }
 
 
-def test_backend_is_the_one_that_knows_the_loops() -> None:
-    """The exemption is needed: were it not, it should go."""
+def test_who_may_know_the_loops_does_so() -> None:
+    """The exemptions are needed: were they not, they should go."""
     source = (ROOT / "_runtime" / "backend.py").read_text(encoding="utf-8")
     known = {top_of(name) for name in imports_of(source, "_runtime.backend", is_package=False)}
     assert {"asyncio", "trio"} <= known
+    source = (ROOT / "testing" / "_stepping.py").read_text(encoding="utf-8")
+    known = {
+        top_of(name) for name in imports_of(source, "testing._stepping", is_package=False)
+    }
+    assert known >= LOOPS
 
 
 @pytest.mark.parametrize(

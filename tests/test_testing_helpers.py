@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-import anyio_toolbatch.testing as helpers
+import anyio_toolbatch.testing._tools as helpers
 from anyio_toolbatch import (
     BatchInterrupted,
     BatchSettled,
@@ -28,6 +28,7 @@ from anyio_toolbatch import (
     run_batch,
 )
 from anyio_toolbatch.testing import (
+    AsyncGatedTool,
     DeafTool,
     GatedTool,
     PromiseObserver,
@@ -302,6 +303,65 @@ def test_gate_that_was_given_up_still_lets_through(monkeypatch: pytest.MonkeyPat
         gate.tool.func()
     gate.let_through()
     assert gate.tool.func() == "done"
+
+
+async def test_gated_tool_fails_one_call() -> None:
+    """`fail_one` is for the first that waits; without one, for the next to come."""
+    gate = GatedTool()
+    error = LookupError("this one")
+    with anyio.fail_after(LIVENESS):
+        async with ToolRunner([gate.tool], max_threads=1) as runner:
+            async with runner.open_batch(calls("gated", "gated", "gated")) as batch:
+                await gate.wait_started(1)
+                assert gate.waiting == 1
+                gate.fail_one(error)
+                await gate.wait_ended(1)
+                await gate.wait_started(2)
+                gate.let_through()
+                gate.fail_one()
+    assert batch.results[0].error is error
+    assert batch.results[1].value == "done"
+    assert batch.results[2].text == "RuntimeError: on purpose"
+    assert gate.waiting == 0
+
+
+# -- AsyncGatedTool ------------------------------------------------------------
+
+
+async def test_async_gated_tool_waits_to_be_let_through() -> None:
+    """As a `GatedTool`, on the loop."""
+    gate = AsyncGatedTool("name", value=lambda **arguments: arguments)
+    assert gate.tool.carrier == "loop"
+    with anyio.fail_after(LIVENESS):
+        async with ToolRunner([gate.tool]) as runner:
+            async with runner.open_batch([ToolCall("1", "name", {"a": 1})]) as batch:
+                await gate.wait_started()
+                assert (gate.waiting, gate.ended) == (1, 0)
+                gate.let_through()
+                await gate.wait_ended()
+            gate.fail_one()
+            (failed,) = await runner.run(calls("name"))
+            gate.open()
+            (after,) = await runner.run(calls("name"))
+    assert batch.results[0].value == {"a": 1}
+    assert failed.text == "RuntimeError: on purpose"
+    assert after.value == {}
+
+
+async def test_cancelled_call_leaves_the_gate() -> None:
+    """The next pass is for a call that still waits."""
+    gate = AsyncGatedTool()
+    with anyio.fail_after(LIVENESS):
+        async with ToolRunner([gate.tool]) as runner:
+            async with runner.open_batch(calls("gated_async")) as batch:
+                await gate.wait_started()
+                batch.interrupt()
+            assert await runner.wait_detached()
+            assert (gate.waiting, gate.ended) == (0, 1)
+            gate.let_through()
+            (result,) = await runner.run(calls("gated_async"))
+    assert batch.results[0].detached
+    assert result.value == "done"
 
 
 # -- DeafTool ------------------------------------------------------------------

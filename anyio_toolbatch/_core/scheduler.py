@@ -396,6 +396,11 @@ class Scheduler:
         self._tidy_busy_at = _TIDY_FROM
         self._unchecked: list[Entry] = []
 
+    @property
+    def is_idle(self) -> bool:
+        """No call waits, runs, or holds anything after it was let go."""
+        return not (self._entries or self._lines or self._detached or len(self.table))
+
     # -- facts ---------------------------------------------------------------
 
     def add(

@@ -123,9 +123,14 @@ class BatchEngine:
         state.account.busy_threads.look()
         self.publisher.add(Kind.BATCH_STARTED)
         if timeout is not None:
-            self._clock = BatchClock(self.hub.backend, timeout, self._on_batch_timeout)
+            self._clock = BatchClock(self.hub.backend, timeout, self.time_is_up)
         if outer is not None:
             join(self, outer)
+
+    @property
+    def tool_names(self) -> Iterable[str]:
+        """Under which its calls find tools."""
+        return self._tools.keys()
 
     # -- calls come in -------------------------------------------------------
 
@@ -350,7 +355,7 @@ class BatchEngine:
         if timeout is not None:
             left = timeout - (self.hub.clock() - record.started_at)
             record.timer = self.hub.backend.call_later(
-                left if left > 0.0 else 0.0, lambda: self._on_call_timeout(record)
+                left if left > 0.0 else 0.0, lambda: self.call_time_is_up(record)
             )
 
     # -- calls end -----------------------------------------------------------
@@ -702,14 +707,17 @@ class BatchEngine:
             self._close()
 
     def _close(self) -> None:
-        if self._clock is not None:
-            self._clock.stop()
-            self._clock = None
+        self._stop_clock()
         self.cutter.close()
         self.state.batches.pop(self, None)
         self.publisher.add(Kind.BATCH_SETTLED)
         if self.outer is not None:
             part(self, self.outer)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.stop()
+            self._clock = None
 
     # -- cutting -------------------------------------------------------------
 
@@ -761,8 +769,9 @@ class BatchEngine:
         self.teller.tell(record, 0.0)
         self.teller.stop(record)
 
-    def _on_call_timeout(self, record: CallRecord) -> None:
-        record.timer = None
+    def call_time_is_up(self, record: CallRecord) -> None:
+        """A call has used up its timeout."""
+        self._stop_timeout(record)
         reason = Reason("call_timeout")
         if not self.ledger.is_settled(record.index):
             self.cutter.cut([record], Status.TIMED_OUT, reason)
@@ -771,8 +780,9 @@ class BatchEngine:
             record.cut_status, record.cut_reason = Status.TIMED_OUT, reason
             self._stop_kept(record)
 
-    def _on_batch_timeout(self) -> None:
-        self._clock = None
+    def time_is_up(self) -> None:
+        """The batch has used up its timeout."""
+        self._stop_clock()
         self.cutter.cut_batch(Status.TIMED_OUT, Reason("batch_timeout"))
 
     @unbroken

@@ -60,8 +60,15 @@ class Hub:
         self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._urgent: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._wake_pending = Lock()
+        self.slice_seconds = SLICE_SECONDS
+        """0: one step a pass, however quick the machine is."""
         self._chores: deque[Iterator[None]] = deque()
         self._chores_running = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing was posted that has not been handled, and nothing put off."""
+        return not (self._queue or self._urgent or self._chores or self._chores_running)
 
     @unbroken
     def post(self, function: Callable[[Any], None], argument: Any) -> bool:
@@ -88,32 +95,39 @@ class Hub:
 
         What has been finished before counts as finished all the same: the
         tickets tell, not the order of the mailbox.
+
+        It wakes the loop by itself, flag or no flag: who has the flag may be a
+        worker that does not get the processor for its own post for a while. The
+        drain that is then one too many finds an empty mailbox.
         """
         self._urgent.append((function, argument))
-        return self._drain_soon()
+        return self._post_drain()
 
     @unbroken
     def _drain_soon(self) -> bool:
         """Have the mailbox read, if that is not under way; False if it can't be."""
-        if self._wake_pending.acquire(blocking=False):
-            try:
-                self.backend.post(self._drain)
-            except LoopGoneError:
-                # Nobody will ever read it; let go of what it holds.
-                self._queue.clear()
-                self._urgent.clear()
-                self._release_flag()
-                return False
-            except BaseException:
-                self._release_flag()
-                raise
+        return not self._wake_pending.acquire(blocking=False) or self._post_drain()
+
+    @unbroken
+    def _post_drain(self) -> bool:
+        try:
+            self.backend.post(self._drain)
+        except LoopGoneError:
+            # Nobody will ever read it; let go of what it holds.
+            self._queue.clear()
+            self._urgent.clear()
+            self._release_flag()
+            return False
+        except BaseException:
+            self._release_flag()
+            raise
         return True
 
     def _release_flag(self) -> None:
         try:
             self._wake_pending.release()
         except RuntimeError:
-            pass  # it is free already, after a Ctrl-C in a post
+            pass  # free already: after a Ctrl-C in a post, or an urgent one
 
     def _drain(self) -> None:
         self._release_flag()
@@ -163,7 +177,8 @@ class Hub:
             for _ in range(self.backend.hops_to_run_after_wake):
                 await self.backend.next_pass()
             while self._chores:
-                until = time.perf_counter() + SLICE_SECONDS
+                until = time.perf_counter() + self.slice_seconds
+                self._step()  # at least one, also where the system has let us wait
                 while self._chores and time.perf_counter() < until:
                     self._step()
                 await self.backend.next_pass()

@@ -50,6 +50,11 @@ class Scheduling:
         self._intake: deque[_Arrival] = deque()
         self._in_intake: Counter[BatchEngine] = Counter()
 
+    @property
+    def is_idle(self) -> bool:
+        """No call is known, and no timer is set."""
+        return self.core.is_idle and not self._intake and self._timer is None
+
     # -- facts ---------------------------------------------------------------
 
     def admit(self, batch: BatchEngine, records: list[CallRecord]) -> None:

@@ -265,6 +265,18 @@ class LoopState:
         if self.scheduling is not None:
             self.scheduling.core.halt(batch)
 
+    def left_over(self) -> list[str]:
+        """Name what is not as if nothing had ever run."""
+        found = {
+            "open batches": bool(self.batches),
+            "detached calls": bool(len(self.account)),
+            "calls or threads in the line for threads": not self.lane.is_idle,
+            "calls in the scheduler": not (self.scheduling is None or self.scheduling.is_idle),
+            "questions": not (self.approver is None or self.approver.lane.is_idle),
+            "waits for detached calls": bool(self._detached_waiters),
+        }
+        return [what for what, is_there in found.items() if is_there]
+
     # -- detached calls ----------------------------------------------------
 
     @property

@@ -27,6 +27,11 @@ Story of an idle thread (who wakes whom):
 A thread joins the idle list *before* it posts its last result, so that the
 call which the result sets off finds it there instead of starting a new one.
 
+`at_work` are the threads that may still do or say something. Story: whoever
+needs a thread sets its `lane`, then enters it; a thread that is through leaves,
+then looks at its `lane`, and enters itself again if it has one. So a thread that
+was given work while it was still posting is in there in every order.
+
 Story of a thread that is abandoned: the loop takes the call's end ticket and
 then gives the thread's place in the lane to somebody else (`Lane.abandon`).
 The thread notices at its end that the ticket is gone: it no longer belongs to
@@ -46,7 +51,16 @@ from typing import Any, Protocol
 from .backend import after_fork
 from .leaving import leave_streams_to_main_thread
 
-__all__ = ("IDLE_SECONDS", "Abandonable", "JobRunner", "Lane", "idle_threads", "take")
+__all__ = (
+    "IDLE_SECONDS",
+    "Abandonable",
+    "JobRunner",
+    "Lane",
+    "Worker",
+    "at_work",
+    "idle_threads",
+    "take",
+)
 
 logger = logging.getLogger("anyio_toolbatch.runtime")
 
@@ -115,7 +129,9 @@ class JobRunner(Protocol):
         ...
 
 
-class _Worker:
+class Worker:
+    """One thread of the pool."""
+
     __slots__ = ("lane", "wake")
 
     def __init__(self, lane: Lane) -> None:
@@ -133,6 +149,9 @@ class _Worker:
             assert lane is not None
             lane.serve(self)
             del lane
+            at_work.discard(self)
+            if self.lane is not None:
+                at_work.add(self)
             if not self.wake.acquire(timeout=IDLE_SECONDS):
                 try:
                     _idle.remove(self)
@@ -143,7 +162,9 @@ class _Worker:
         del streams
 
 
-_idle: deque[_Worker] = deque()
+_idle: deque[Worker] = deque()
+at_work: set[Worker] = set()
+"""The threads of the process that have something to do; see the file's head."""
 
 
 def idle_threads() -> int:
@@ -154,6 +175,7 @@ def idle_threads() -> int:
 def _forget_threads() -> None:
     # No thread but the forking one survives in the child.
     _idle.clear()
+    at_work.clear()
 
 
 after_fork(_forget_threads)
@@ -176,13 +198,22 @@ def _bring_thread(lane: Lane) -> None:
     try:
         worker = _idle.pop()
     except IndexError:
-        worker = _Worker(lane)
+        worker = Worker(lane)
+        at_work.add(worker)
         leave_streams_to_main_thread()
-        threading.Thread(
-            target=worker.run, name="anyio_toolbatch worker", daemon=True, **_THREAD_OPTIONS
-        ).start()
+        try:
+            threading.Thread(
+                target=worker.run,
+                name="anyio_toolbatch worker",
+                daemon=True,
+                **_THREAD_OPTIONS,
+            ).start()
+        except BaseException:
+            at_work.discard(worker)
+            raise
     else:
         worker.lane = lane
+        at_work.add(worker)
         worker.wake.release()
 
 
@@ -208,6 +239,11 @@ class Lane:
         # Both hold a batch only while it has jobs here.
         self._lines: dict[Hashable, deque[Job]] = {}
         self._turns: deque[Hashable] = deque()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits, and no thread serves it but those that were left to themselves."""
+        return not self.attached and not self._lines
 
     def put(self, batch: Hashable, jobs: Sequence[Job]) -> None:
         """Add jobs, at least one, to the end of their batch's line."""
@@ -243,7 +279,7 @@ class Lane:
             self.attached -= count
         self._grow()
 
-    def serve(self, worker: _Worker) -> None:
+    def serve(self, worker: Worker) -> None:
         """Run jobs until there are none left for this thread; on a worker."""
         runner = self._runner
         job = self._take()

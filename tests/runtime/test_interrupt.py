@@ -399,6 +399,21 @@ async def test_a_kept_call_can_be_cancelled_within_the_grace(
     promises.check(batch.id, batch.results)
 
 
+async def test_interrupt_does_not_wait_for_a_thread_that_is_posting() -> None:
+    """P2: a worker may be held up between its taking the mailbox's flag and its post."""
+    gate = GatedTool()
+    with anyio.fail_after(LIVENESS):
+        async with open_batch(calls("gated"), [gate.tool]) as batch:
+            await gate.wait_started()
+            hub = batch._engine.hub
+            while not hub._wake_pending.acquire(blocking=False):  # as that worker
+                await anyio.sleep(0)
+            batch.interrupt()
+        gate.open()
+        await gate.wait_ended()
+        assert hub._drain_soon() and hub.post(lambda _: None, None)  # it goes on
+
+
 async def test_empty_batches() -> None:
     """R8: a batch of nothing gives nothing, interrupted or not."""
     assert await run_batch([]) == []

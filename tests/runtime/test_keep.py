@@ -396,7 +396,7 @@ async def test_whatever_ends_the_turn_does_not_end_the_call(
                             await anyio.sleep(LIVENESS)
                         case "batch_timeout":
                             # As its timer does: a short one might be over too soon.
-                            batch._engine._on_batch_timeout()
+                            batch._engine.time_is_up()
                         case "sibling_failed":
                             batch.submit(ToolCall("other", "fail"))
                         case _:
@@ -668,7 +668,7 @@ async def test_the_time_limit_of_a_kept_call_still_holds(
             assert record.timer is not None
             record.timer.cancel()
             # As the timer does; that it goes off is tested with a virtual clock.
-            batch._engine._on_call_timeout(record)
+            batch._engine.call_time_is_up(record)
             told = await late.landed()
             assert await runner.wait_detached(LIVENESS)
     assert GOES_ON in batch.results[0].text

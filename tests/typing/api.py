@@ -57,15 +57,23 @@ from anyio_toolbatch import (
     tool,
 )
 from anyio_toolbatch.testing import (
+    AsyncGatedTool,
     DeafTool,
+    Exploration,
     GatedTool,
+    Injection,
+    Plan,
     PromiseObserver,
     ScriptedTool,
+    Stage,
+    backends,
     clean_up_for,
+    explore,
     fail,
     give,
     partial,
     progress,
+    replay,
     shielded_for,
     sleep,
 )
@@ -341,3 +349,25 @@ async def doubles() -> None:
 
 
 assert_type(anyio_toolbatch.run_batch is run_batch, bool)
+
+
+async def scenario(stage: Stage) -> None:
+    assert_type(stage.gated("blocking", value=1, timeout=5), GatedTool)
+    waiting = assert_type(stage.gated_async(), AsyncGatedTool)
+    tools = [waiting, stage.deaf(), scripted_search]
+    async with assert_type(stage.runner(tools, max_threads=1), ToolRunner) as runner:
+        await runner.run([ToolCall("id", "gated_async")])
+
+
+def scripted_search(query: str) -> str:
+    return query
+
+
+def explored() -> None:
+    for backend in backends():
+        done = explore(scenario, backend=backend, injections=["cancel", Injection.CLOSE])
+        assert_type(done, Exploration)
+        assert_type(done.runs, int)
+    replay(scenario, "seed=0 interrupt@3")
+    replay(scenario, Plan(3, ((Injection.FINISH, 2),)), backend="trio")
+    explore(42)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
