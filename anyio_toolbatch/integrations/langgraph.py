@@ -5,9 +5,8 @@ LangGraph: a node that answers a message's tool calls as one batch.
 `ToolNode`. Each call is made by a `ToolNode` behind it, so injected state, stores, runtimes and
 `Command`s work as everywhere; this module decides how the calls run together.
 
-A cancelled graph writes nothing of the step that it was in, and leaves calls open in its
-history. So the results that a cancelled batch had are kept in the node, and are written
-when the thread goes on (`ToolBatchNode.close`).
+The node is a small graph inside, with a task for each call: so LangGraph keeps the calls'
+answers to `interrupt()` apart, and those that have a result do not run again when it goes on.
 """
 
 # mypy and pyright look at this file without LangGraph, as the default checks have none.
@@ -15,33 +14,30 @@ when the thread goes on (`ToolBatchNode.close`).
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypedDict
 
-from .. import Tool, ToolBatch, ToolCall, ToolResult, ToolRunner, current_call
-from ._frameworks import missing, require_asyncio, run_inline
+from .. import ToolBatch, ToolRunner
+from ._frameworks import missing, require_asyncio
 
 try:
-    from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
-    from langchain_core.tools import BaseTool
-    from langgraph.config import get_config
+    from langchain_core.runnables.config import set_config_context
+    from langgraph.config import get_config, get_stream_writer
     from langgraph.errors import GraphBubbleUp
-    from langgraph.graph.message import REMOVE_ALL_MESSAGES
+    from langgraph.graph import START, StateGraph
     from langgraph.prebuilt import ToolNode
+    from langgraph.runtime import Runtime
+    from langgraph.types import Command, Send
 except ImportError as exc:
     raise ImportError(missing("LangGraph", "langgraph")) from exc
 
+from . import _langgraph_history as history
+from ._langgraph_calls import BatchedTools, Handler, answered, answers_of
+
 __all__ = ("ToolBatchNode",)
-
-MAX_KEPT = 256
-"""Cancelled turns whose results wait to be written; the oldest goes. Arbitrary, ample."""
-
-NOT_KNOWN = (
-    "The turn was cut before this tool call was answered. "
-    "It may have had side effects; its outcome is unknown."
-)
 
 
 class ToolBatchNode:
@@ -56,12 +52,15 @@ class ToolBatchNode:
         options: By the name of a tool, options of `Tool` for it, such as ``writes``.
         timeout: Seconds that each batch may take.
         messages_key: Where the state has its messages.
+
+    Raises:
+        ValueError: `options` names a tool that is not among `tools`.
     """
 
     def __init__(
         self,
         runner: ToolRunner,
-        tools: Iterable[BaseTool | Callable[..., Any]],
+        tools: Iterable[Any | Callable[..., Any]],
         *,
         options: Mapping[str, Mapping[str, Any]] | None = None,
         timeout: float | None = None,
@@ -70,171 +69,187 @@ class ToolBatchNode:
         self._runner = runner
         self._timeout = timeout
         self._key = messages_key
-        self._node = ToolNode(list(tools), messages_key=messages_key)
-        self.tools: dict[str, BaseTool] = self._node.tools_by_name
-        """By name, as they are to be bound to the model."""
-        options = options or {}
-        self._tools = {
-            name: self._make_tool(tool, options.get(name, {}))
-            for name, tool in self.tools.items()
-        }
-        self._kept: dict[str, dict[int, Any]] = {}
-        """By the id of a model's message, then by the position of its call: the update."""
+        self._node = ToolNode(
+            list(tools), messages_key=messages_key, awrap_tool_call=self._ask
+        )
+        self.tools: dict[str, Any] = self._node.tools_by_name
+        """LangChain's, by name, as they are to be bound to the model."""
+        self._batched = BatchedTools(self.tools, options)
+        self._kept = history.KeptAnswers()
+        graph = StateGraph(_Answering)
+        graph.add_node("call", self._answer_one)
+        graph.add_conditional_edges(START, _one_task_each, ["call"])
+        self._graph = graph.compile(name="calls")
 
     async def __call__(self, state: Any) -> Any:
-        """Answer the open calls of the last message of the model."""
-        return await self.answer(state)
-
-    async def answer(self, state: Any, *, own_only: bool = False) -> Any:
         """
         Answer the open calls of the last message of the model.
 
-        Args:
-            state: The graph's.
-            own_only: Leave calls for tools that this node does not have.
-
         Returns:
             What a node returns to update the state; None if there is nothing to do.
+
+        Raises:
+            TypeError: `state` is a list or a single call, as LangChain's agents send them
+                to a `ToolNode`.
 
         Cancellation:
             The cancellation goes on. What the batch had by then is kept for `close`.
         """
         require_asyncio("LangGraph")
-        messages = self._messages(state)
-        at = max((n for n, m in enumerate(messages) if isinstance(m, AIMessage)), default=None)
-        if at is None:
+        message, calls = history.last_calls(self._messages(state))
+        if not calls:
             return None
-        message = messages[at]
-        calls = {
-            position: call
-            for position, call in _open_calls(message, messages[at + 1 :])
-            if not own_only or call["name"] in self._tools
-        }
-        # Kept by a run that was cut here, and is now resumed: they must not run twice.
-        updates = self._kept.pop(message.id, {})
-        positions = [position for position in calls if position not in updates]
+        thread = history.current_thread()
         batch: ToolBatch | None = None
         try:
-            async with self._runner.open_batch(
-                [self._call(calls[position]) for position in positions], timeout=self._timeout
-            ) as batch:
-                pass
-            for result in batch.results:
-                if isinstance(result.error, GraphBubbleUp):  # a word to the graph, no failure
-                    raise result.error
-        except BaseException:
-            if batch is not None and message.id is not None:
-                updates |= self._updates(positions, batch.results)
-                self._keep(message.id, updates)
+            async with self._runner.open_batch(timeout=self._timeout) as batch:
+                earlier = self._kept.of_cut(thread, message)
+                _turn.set(_Turn(batch, state, calls, _own_config(), earlier))
+                ended = await self._graph.ainvoke({"positions": list(calls)})
+        except BaseException as exc:
+            if batch is not None:
+                answers = answers_of(batch.results)
+                cut_run = None if isinstance(exc, GraphBubbleUp) else history.SOME_RUN
+                self._kept.add(thread, message, answers, cut_run=cut_run)
             raise
-        updates |= self._updates(positions, batch.results)
-        return self._joined([updates[position] for position in calls])
+        # LangGraph has them now, for whoever takes this step up again; should the step never be
+        # written, `close` has them here.
+        self._kept.drop(thread, message)
+        self._kept.add(thread, message, answers_of(batch.results))
+        answers = dict(ended["answers"])
+        return self._update([part for position in calls for part in answers[position]])
 
     def close(self, state: Any) -> Any:
         """
         Close the calls that a cancelled run left open; for a node at the graph's start.
 
         Each call gets the result that it had; if that is not known any more (another
-        process ran it), a text that says so. The state's messages need LangGraph's
+        process ran it), a text that says so. What else a `Command` of a tool does to the
+        state is done too; its `goto` is past. The state's messages need LangGraph's
         `add_messages`, as `MessagesState` has it: answers are put in between.
         """
-        messages = self._messages(state)
-        closed: list[Any] = []
-        answers: list[Any] = []
-        for at, message in enumerate(messages):
-            if not isinstance(message, ToolMessage):
-                closed += answers
-                answers = []
-            closed.append(message)
-            if isinstance(message, AIMessage):
-                kept = self._kept.pop(message.id, {})
-                for position, call in _open_calls(message, messages[at + 1 :]):
-                    not_known = self._message(call, NOT_KNOWN)
-                    answers += _messages_in(kept.get(position), self._key) or _messages_in(
-                        not_known, self._key
-                    )
-        closed += answers
-        if len(closed) == len(messages):
-            return None
-        return {self._key: [RemoveMessage(id=REMOVE_ALL_MESSAGES), *closed]}
+        return history.close(self._messages(state), self._key, self._kept)
 
     def _messages(self, state: Any) -> list[Any]:
+        if isinstance(state, list) or (isinstance(state, dict) and "tool_call" in state):
+            msg = (
+                "a ToolBatchNode takes the graph's state, and answers all calls of its last "
+                f"message; it was sent {type(state).__name__} of calls. For agents of "
+                "create_agent there is ToolBatchMiddleware"
+            )
+            raise TypeError(msg)
         found = state.get(self._key) if isinstance(state, dict) else getattr(state, self._key)
         return list(found or ())
 
-    def _keep(self, message_id: str, updates: dict[int, Any]) -> None:
-        self._kept[message_id] = updates
-        while len(self._kept) > MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
-
-    def _call(self, call: Any) -> ToolCall:
-        tool = self._tools.get(call["name"])
-        return ToolCall(
-            call["id"] or "", call["name"] or "", call["args"], tool=tool, wire=call
-        )
-
-    def _updates(self, positions: list[int], results: Iterable[ToolResult]) -> dict[int, Any]:
-        return {
-            position: self._message(result.call.wire, result.text)
-            if result.is_error
-            else result.value
-            for position, result in zip(positions, results, strict=True)
-            if not isinstance(result.error, GraphBubbleUp)
+    async def _answer_one(self, position: int) -> dict[str, Any]:
+        """Answer one call; in a task of the graph that has only this."""
+        turn = _turn.get()
+        if position in turn.earlier:
+            return {"answers": [(position, _parts(turn.earlier[position]))]}
+        _turn.set(replace(turn, position=position))
+        wanted = turn.calls[position]
+        # `ToolNode` takes a call without an id for no call at all.
+        named = {key: wanted[key] or "" for key in ("id", "name")}
+        call = {
+            "__type": "tool_call_with_context",
+            "tool_call": {**wanted, **named, "type": "tool_call"},
+            "state": turn.state,
         }
+        given = await self._node.ainvoke(call, turn.seen_by_watchers(get_config()))
+        parts = given if isinstance(given, list) else [given]
+        answer = [m for part in parts for m in _parts(part, self._key)]
+        return {"answers": [(position, answer)]}
 
-    def _message(self, call: Any, text: str) -> Any:
-        message = ToolMessage(
-            text, name=call["name"] or "", tool_call_id=call["id"] or "", status="error"
+    async def _ask(self, request: Any, handler: Handler) -> Any:
+        turn = _turn.get()
+        return await answered(
+            self._batched.submit(turn.batch, request, handler, turn.position)
         )
-        return {self._key: [message]}
 
-    def _joined(self, updates: list[Any]) -> Any:
-        if all(isinstance(update, dict) for update in updates):
-            return {self._key: [m for update in updates for m in update[self._key]]}
-        # A tool has given a `Command`: LangGraph takes them in a list, with the rest.
-        return [
-            part
-            for update in updates
-            for part in (update if isinstance(update, list) else [update])
-        ]
-
-    def _make_tool(self, tool: Any, options: Mapping[str, Any]) -> Tool:
-        async def run(**_arguments: Any) -> Any:
-            call = {**current_call().call.wire, "type": "tool_call"}
-            return await self._node.ainvoke([call], get_config())
-
-        async def run_blocking(**_arguments: Any) -> Any:
-            # LangChain would hand it to the loop's pool, which is joined at exit.
-            return await run_inline(run)
-
-        function, runs_in = (run, "loop") if _is_async(tool) else (run_blocking, "thread")
-        return Tool(function, name=tool.name, **{"runs_in": runs_in, **options})
+    def _update(self, answers: list[Any]) -> Any:
+        """Put the answers together as a `ToolNode` does, in the order of the calls."""
+        if not any(isinstance(answer, Command) for answer in answers):
+            return {self._key: answers}
+        sends: list[Any] = []
+        update: list[Any] = []
+        for answer in answers:
+            if not isinstance(answer, Command):
+                update.append({self._key: [answer]})
+            elif _only_sends(answer):
+                sends += answer.goto
+            else:
+                update.append(answer)
+        # LangGraph follows but one command to the graph around.
+        return [*update, Command(graph=Command.PARENT, goto=sends)] if sends else update
 
 
-def _is_async(tool: Any) -> bool:
-    """Tell whether LangChain would run it on the loop."""
-    if hasattr(tool, "coroutine"):
-        return tool.coroutine is not None
-    return type(tool)._arun is not BaseTool._arun
+class _Answering(TypedDict):
+    """The state of the graph inside: what is left to answer, and what came of it."""
+
+    positions: list[int]
+    answers: Annotated[list[tuple[int, list[Any]]], operator.add]
 
 
-def _open_calls(message: Any, after: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    """Give the calls of a message that the messages right after it do not answer."""
-    answers = itertools.takewhile(lambda m: isinstance(m, ToolMessage), after)
-    answered = Counter(answer.tool_call_id for answer in answers)
-    # The second list has what LangChain could not parse.
-    for position, call in enumerate([*message.tool_calls, *message.invalid_tool_calls]):
-        if answered[call["id"]]:
-            answered[call["id"]] -= 1
-        else:
-            yield position, call
+@dataclass(frozen=True)
+class _Turn:
+    """What the tasks of a batch have in common, and do not put into a checkpoint."""
+
+    batch: ToolBatch
+    state: Any
+    calls: Mapping[int, Any]
+    config: Any
+    """The node's own."""
+    earlier: Mapping[int, Any]
+    position: int = -1
+
+    def seen_by_watchers(self, config: Any) -> Any:
+        """
+        Return a task's configuration, changed for who watches the user's graph.
+
+        To them a tool is called by the node, not by a graph inside it. A graph inside has
+        no stream, unless streams of such are asked for.
+        """
+        if not self.config:  # no graph is running
+            return config
+        known_by = ("callbacks", "metadata", "tags")
+        own = {key: self.config[key] for key in known_by if key in self.config}
+        configurable = {
+            key: value.override(stream_writer=self._write)
+            if isinstance(value, Runtime)
+            else value
+            for key, value in config["configurable"].items()
+        }
+        return {**config, **own, "configurable": configurable}
+
+    def _write(self, chunk: Any) -> None:
+        # LangGraph's writers look up where they are.
+        with set_config_context(self.config) as context:
+            context.run(lambda: get_stream_writer()(chunk))
 
 
-def _messages_in(update: Any, key: str) -> list[Any]:
-    """Return the messages of what a `ToolNode` gives, or of None."""
-    if update is None:
-        return []
-    if isinstance(update, list):
-        return [message for part in update for message in _messages_in(part, key)]
-    values = update if isinstance(update, dict) else update.update
-    return list(values.get(key, ())) if isinstance(values, dict) else []
+_turn: ContextVar[_Turn] = ContextVar("_turn")
+
+
+def _one_task_each(state: _Answering) -> list[Send]:
+    return [Send("call", position) for position in state["positions"]]
+
+
+def _own_config() -> Any:
+    try:
+        return get_config()
+    except RuntimeError:  # called by hand
+        return {}
+
+
+def _parts(answer: Any, key: str | None = None) -> list[Any]:
+    if key is not None and isinstance(answer, dict):
+        return list(answer[key])
+    return answer if isinstance(answer, list) else [answer]
+
+
+def _only_sends(command: Any) -> bool:
+    return (
+        command.graph is Command.PARENT
+        and isinstance(command.goto, list)
+        and all(isinstance(send, Send) for send in command.goto)
+    )
