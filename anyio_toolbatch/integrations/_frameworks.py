@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+import contextlib
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 import anyio
 
+from .. import Tool
 from .._runtime.backend import current_loop_key
+from .._runtime.threads import Lane
 
-__all__ = ("InlineExecutor", "missing", "require_asyncio", "run_inline")
+__all__ = (
+    "InlineExecutor",
+    "WorkerExecutor",
+    "checked_options",
+    "missing",
+    "require_asyncio",
+    "run_inline",
+)
 
 
 def missing(framework: str, extra: str) -> str:
@@ -33,6 +44,36 @@ def require_asyncio(framework: str) -> None:
             "anyio.run(main, backend='asyncio')"
         )
         raise RuntimeError(msg)
+
+
+def checked_options(options: Any) -> dict[str, dict[str, Any]]:
+    """
+    Return options of `Tool` by the names of tools, once they are known to be some.
+
+    Raises:
+        TypeError, ValueError: They are no such mapping, or `Tool` does not take them.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        msg = f"options must be a mapping of names to options, not {type(options).__name__}"
+        raise TypeError(msg)
+    checked = {}
+    for name, given in options.items():
+        if not isinstance(given, Mapping):
+            msg = f"options[{name!r}] must be a mapping, not {type(given).__name__}"
+            raise TypeError(msg)
+        try:
+            Tool(_any_tool, **{"name": name, **given})
+        except (TypeError, ValueError) as exc:
+            msg = f"options[{name!r}]: {exc}"
+            raise type(exc)(msg) from None
+        checked[name] = dict(given)
+    return checked
+
+
+async def _any_tool(**_arguments: Any) -> None:
+    """Have the options of some tool checked."""
 
 
 class InlineExecutor(ThreadPoolExecutor):
@@ -65,3 +106,66 @@ async def run_inline(function: Callable[[], Awaitable[Any]]) -> Any:
     # `on_late`.
     with anyio.CancelScope(shield=True):
         return await function()
+
+
+class WorkerExecutor(Executor):
+    """
+    Calls in the process's idle workers, which no exit waits for; without a limit.
+
+    For a framework that hands out a blocking function while it runs on the loop.
+    """
+
+    def __init__(self) -> None:
+        self._running: set[Future[Any]] = set()
+        self._idle: Callable[[], object] = bool
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call it in a worker; on the loop's thread."""
+        future: Future[Any] = Future()
+        self._running.add(future)
+        future.add_done_callback(self._ended)
+        _lane.put(future, [(future, lambda: fn(*args, **kwargs))])
+        return future
+
+    def _ended(self, future: Future[Any]) -> None:
+        self._running.discard(future)
+        if not self._running:
+            self._idle()
+
+    async def wait_idle(self) -> None:
+        """Wait, not to be cancelled, until no function runs."""
+        if not self._running:
+            return
+        loop = current_loop_key()
+        idle = anyio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(idle.set)
+
+        self._idle = tell
+        with anyio.CancelScope(shield=True):
+            if self._running:
+                await idle.wait()
+
+
+class _Functions:
+    """What the workers of `WorkerExecutor` do."""
+
+    def run(self, job: Any, /) -> bool:
+        future, function = job
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function())
+            except BaseException as exc:  # noqa: BLE001 - passed on where it is awaited
+                future.set_exception(exc)
+        return True
+
+    def report(self, job: Any, /) -> None:
+        """Nobody is told of the thread: the future is done."""
+
+    def thread_failed(self, job: Any, error: BaseException, /) -> None:
+        job[0].set_exception(error)
+
+
+_lane = Lane(sys.maxsize, _Functions())
