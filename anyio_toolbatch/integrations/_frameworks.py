@@ -18,6 +18,7 @@ __all__ = (
     "InlineExecutor",
     "WorkerExecutor",
     "checked_options",
+    "framework_tool",
     "missing",
     "require_asyncio",
     "run_inline",
@@ -74,6 +75,30 @@ def checked_options(options: Any) -> dict[str, dict[str, Any]]:
 
 async def _any_tool(**_arguments: Any) -> None:
     """Have the options of some tool checked."""
+
+
+def framework_tool(
+    name: str,
+    invoke: Callable[[], Awaitable[Any]],
+    *,
+    blocks: bool,
+    options: Mapping[str, Any],
+) -> Tool:
+    """
+    Make the tool whose calls have the framework make a call.
+
+    Args:
+        name: The tool's.
+        invoke: Does so; what it needs is the `metadata` of the current call.
+        blocks: The framework hands a plain function to asyncio's pool in it: it is run
+            in a worker, and the function there, since the pool is joined at exit.
+        options: The user's own, for this tool.
+    """
+
+    async def run(**_arguments: Any) -> Any:
+        return await (run_inline(invoke) if blocks else invoke())
+
+    return Tool(run, name=name, **{"runs_in": "thread" if blocks else "loop", **options})
 
 
 class InlineExecutor(ThreadPoolExecutor):
