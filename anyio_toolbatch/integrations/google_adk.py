@@ -58,7 +58,7 @@ def runner_tools(
             none of the tools.
     """
     own = checked_options(options)
-    given = [
+    given: list[Any] = [
         FunctionTool(tool) if callable(tool) and not isinstance(tool, BaseTool) else tool
         for tool in tools
     ]

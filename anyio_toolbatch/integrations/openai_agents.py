@@ -60,7 +60,7 @@ def runner_tools(
             none of the function tools.
     """
     own = checked_options(options)
-    given = [
+    given: list[Any] = [
         function_tool(tool) if callable(tool) and not isinstance(tool, FunctionTool) else tool
         for tool in tools
     ]
