@@ -249,7 +249,7 @@ def _is_open(session: MCPSession) -> bool:
     """Whether it can be asked at all; only a `Client` tells."""
     if isinstance(session, Client):
         try:
-            session.session  # noqa: B018 - a property that raises
+            cast("Any", session).session  # noqa: B018 - a property that raises
         except RuntimeError:
             return False
     return True
