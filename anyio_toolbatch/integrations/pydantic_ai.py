@@ -27,7 +27,7 @@ from typing import Any
 
 import anyio
 
-from .. import Tool, ToolBatch, ToolCall, ToolResult, ToolRunner, current_call
+from .. import CallHandle, Tool, ToolBatch, ToolCall, ToolResult, ToolRunner, current_call
 from ._frameworks import (
     InlineExecutor,
     WorkerExecutor,
@@ -40,7 +40,7 @@ from ._options import check_names
 
 try:
     from pydantic_ai import Agent
-    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
     from pydantic_ai.exceptions import (
         ApprovalRequired,
         CallDeferred,
@@ -125,12 +125,19 @@ class ToolBatches(AbstractCapability[Any]):
         self._tools: dict[tuple[Any, ...], Tool] = {}
         """Made once for each tool, also for later runs: its own limits go by identity."""
         self._step: _Step | None = None
+        self._dropped: dict[str, CallHandle] = {}
+        """By the call's id: pydantic-ai, or a hook in it, did not wait for its answer."""
+
+    def get_ordering(self) -> Any:
+        """Stand outside of other capabilities: what they cancel is theirs to deal with."""
+        return CapabilityOrdering(position="outermost")
 
     async def for_run(self, ctx: Any) -> ToolBatches:
         """Keep what belongs to one run apart from all others."""
         require_asyncio("pydantic-ai")
         own = copy.copy(self)
         own._step = None
+        own._dropped = {}
         return own
 
     def get_wrapper_toolset(self, toolset: Any) -> Any:
@@ -154,18 +161,24 @@ class ToolBatches(AbstractCapability[Any]):
         await self._end_step()
         return result
 
+    async def wrap_tool_execute(
+        self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any
+    ) -> Any:
+        """Give the answer of a call for which nobody waits; pydantic-ai writes it down."""
+        try:
+            return await handler(args)
+        except anyio.get_cancelled_exc_class():
+            handle = self._dropped.pop(call.tool_call_id, None)
+            if handle is None:
+                raise
+            with anyio.CancelScope(shield=True):
+                await handle.wait()
+            return _answer(handle.result)
+        finally:
+            self._dropped.pop(call.tool_call_id, None)
+
     async def _call(self, invocation: Invocation) -> Any:
-        """
-        Run one call in the batch of its step.
-
-        Returns:
-            What the tool returned.
-
-        Raises:
-            ToolFailed: It did not complete; the message says how.
-            ToolFailedError: The run is being cancelled; for its history.
-            Exception: What the tool raised, of pydantic-ai's own ways to answer.
-        """
+        """Run one call in the batch of its step, and give or raise its answer."""
         call = ToolCall(
             invocation.ctx.tool_call_id or "",
             invocation.tool.tool_def.name,
@@ -177,14 +190,7 @@ class ToolBatches(AbstractCapability[Any]):
             (result,) = await self.runner.run([call], timeout=self.timeout)
         else:
             result = await self._in_step(call)
-        error = result.error
-        if error is not None and isinstance(error, UNDERSTOOD):
-            raise error
-        if result.reason is not None and result.reason.kind == "caller_cancelled":
-            raise ToolFailedError(_interrupted(result))
-        if result.is_error:
-            raise ToolFailed(result.text) from error
-        return result.value
+        return _answer(result)
 
     async def _in_step(self, call: ToolCall) -> ToolResult:
         step = self._step
@@ -195,23 +201,21 @@ class ToolBatches(AbstractCapability[Any]):
         step.waiting += 1
         try:
             try:
-                await handle.wait()
+                result = await handle.wait()
                 if step.run_is_over:
                     # It is about to be cancelled: then pydantic-ai writes down what answers
                     # there are, but not if the whole step has come to its end before.
                     await anyio.sleep_forever()
+                return result
             finally:
                 step.waiting -= 1
         except anyio.get_cancelled_exc_class() as exc:
+            self._dropped[call.id] = handle
             if step.waiting:
                 handle.cancel()
             elif self._step is step:
                 await self._end_step(exc)
-            with anyio.CancelScope(shield=True):
-                await handle.wait()
-        result = handle.result
-        assert result is not None, "woken before the call was settled"
-        return result
+            raise
 
     async def _end_step(self, exc: BaseException | None = None) -> None:
         step, self._step = self._step, None
@@ -288,7 +292,7 @@ def _function(toolset: Any, tool: Any) -> tuple[bool, float | None]:
     while type(toolset).call_tool.__module__.startswith("pydantic_ai.toolsets."):
         if isinstance(toolset, FunctionToolset):
             return not tool.is_async, toolset.timeout
-        if isinstance(toolset, CombinedToolset):
+        if isinstance(toolset, CombinedToolset) and hasattr(tool, "source_tool"):
             toolset, tool = tool.source_toolset, tool.source_tool
         elif isinstance(toolset, WrapperToolset):
             toolset = toolset.wrapped
@@ -306,10 +310,27 @@ def _functions(toolset: Any) -> set[str]:
     return names
 
 
-def _interrupted(result: ToolResult) -> Any:
-    return ToolReturnPart(
-        tool_name=result.call.name,
-        content=result.text,
-        tool_call_id=result.call.id,
-        outcome="interrupted",
-    )
+def _answer(result: ToolResult | None) -> Any:
+    """
+    Return what the tool returned.
+
+    Raises:
+        ToolFailed: It did not complete; the message says how.
+        ToolFailedError: The run is being cancelled; for its history.
+        Exception: What the tool raised, of pydantic-ai's own ways to answer.
+    """
+    assert result is not None, "not settled"
+    error = result.error
+    if error is not None and isinstance(error, UNDERSTOOD):
+        raise error
+    if result.reason is not None and result.reason.kind == "caller_cancelled":
+        part = ToolReturnPart(
+            tool_name=result.call.name,
+            content=result.text,
+            tool_call_id=result.call.id,
+            outcome="interrupted",
+        )
+        raise ToolFailedError(part)
+    if result.is_error:
+        raise ToolFailed(result.text) from error
+    return result.value

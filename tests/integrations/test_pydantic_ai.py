@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("pydantic_ai")
 
 from pydantic_ai import Agent, ModelRetry, RunContext, Tool, capture_run_messages
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import (
     ApprovalRequired,
     CallDeferred,
@@ -547,6 +548,72 @@ async def test_a_failed_run_has_an_answer_for_each_call(work: Any) -> None:
         await agent.run("work")
     assert not work.gate.is_set()
     assert [answer[:2] for answer in answers_in(history)] == [("c0", "interrupted")]
+
+
+class Impatient(AbstractCapability[Any]):
+    """Another capability, with a time limit of its own for all calls but the quick ones."""
+
+    async def wrap_tool_execute(
+        self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any
+    ) -> Any:
+        try:
+            async with asyncio.timeout(None if call.tool_name == "quick" else 0.05):
+                return await handler(args)
+        except TimeoutError:
+            return "too slow"
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_hooks_of_other_capabilities_can_cancel_a_call(
+    work: Any, is_first: bool
+) -> None:
+    """P8: the cancellation comes to them, the call is cut, and its siblings go on."""
+    quick, stuck, deaf, *_ = work.functions
+    script = Script(("stuck", 1), ("quick", 2), ("deaf", 3))
+    runner = work.runner()
+    capabilities = [ToolBatches(runner), Impatient()]
+    agent = Agent(
+        script.model,
+        tools=[stuck, quick, deaf],
+        capabilities=capabilities[::-1] if is_first else capabilities,
+    )
+    await agent.run("work")
+    assert not work.gate.is_set()
+    assert script.answers() == [
+        ("c0", "success", "too slow"),
+        ("c1", "success", "quick 2"),
+        ("c2", "success", "too slow"),
+    ]
+    assert {result.status.value for result in work.results} == {"completed", "interrupted"}
+
+
+async def test_tools_that_are_searched_for_are_calls_like_others(work: Any) -> None:
+    """P1: pydantic-ai's own search stands between, and is a call itself."""
+    quick = work.functions[0]
+    script = Script(("search_tools", 1))
+    agent = Agent(
+        FunctionModel(searching(script)),
+        tools=[Tool(quick, defer_loading=True)],
+        capabilities=[ToolBatches(work.runner(), options={"quick": {"writes": "file"}})],
+    )
+    await agent.run("work")
+    assert script.answers()[-1] == ("c1", "success", "quick 2")
+    assert work.started == ["search_tools", "quick"]
+
+
+def searching(script: Script) -> Any:
+    calls = [
+        ToolCallPart("search_tools", {"queries": ["answer"]}, tool_call_id="c0"),
+        ToolCallPart("quick", {"n": 2}, tool_call_id="c1"),
+    ]
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        script.requests.append(messages)
+        step = len(script.requests) - 1
+        part = calls[step] if step < len(calls) else TextPart("good")
+        return ModelResponse(parts=[part])
+
+    return answer
 
 
 async def test_subclasses_and_their_state_are_kept(work: Any) -> None:
