@@ -65,7 +65,7 @@ def checked_options(options: Any) -> dict[str, dict[str, Any]]:
             msg = f"options[{name!r}] must be a mapping, not {type(given).__name__}"
             raise TypeError(msg)
         try:
-            Tool(_any_tool, **{"name": name, **given})
+            Tool(_any_tool, name=name, **given)
         except (TypeError, ValueError) as exc:
             msg = f"options[{name!r}]: {exc}"
             raise type(exc)(msg) from None

@@ -660,7 +660,13 @@ async def test_options_may_be_for_a_tool_that_is_hidden_now(work: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"quick": {"write": "file"}}, {"quick": {"timeout": "soon"}}, {"quick": "file"}, "quick"],
+    [
+        {"quick": {"write": "file"}},
+        {"quick": {"timeout": "soon"}},
+        {"quick": {"name": "slow"}},
+        {"quick": "file"},
+        "quick",
+    ],
 )
 def test_options_that_no_tool_takes_are_an_error_at_once(work_less: Any, options: Any) -> None:
     """P1: before there is an agent."""
