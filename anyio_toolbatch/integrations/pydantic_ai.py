@@ -30,13 +30,13 @@ import anyio
 from .. import CallHandle, Tool, ToolBatch, ToolCall, ToolResult, ToolRunner, current_call
 from ._frameworks import (
     InlineExecutor,
-    WorkerExecutor,
     checked_options,
     missing,
     require_asyncio,
     run_inline,
 )
 from ._options import check_names
+from ._worker_executor import WorkerExecutor
 
 try:
     from pydantic_ai import Agent

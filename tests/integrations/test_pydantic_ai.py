@@ -331,11 +331,13 @@ async def test_runs_at_once_do_not_mix(work: Any) -> None:
     """P5: two runs of one agent, with the same call ids, each have their own results."""
     tools = [lambda_tool(work)]
     scripts = [Script(("echo", 1)), Script(("echo", 2))]
-    agent = agent_for(scripts[0], work, work.runner(), tools=tools)
+    runner = work.runner()
+    agent = agent_for(scripts[0], work, runner, tools=tools)
     async with anyio.create_task_group() as group:
         for script in scripts:
             group.start_soon(lambda model=script.model: agent.run("work", model=model))
         await work.until(started=2, settled=0)
+        assert runner.statistics().open_batches == 2
         work.gate.set()
     assert [script.answers()[0][2] for script in scripts] == ["1", "2"]
 
@@ -438,6 +440,46 @@ async def test_a_toolset_of_one_s_own_runs_on_the_loop_and_its_functions_in_work
     assert [detached.call.name for detached in runner.statistics().detached] == ["stuck"]
     work.gate.set()
     assert await runner.wait_detached(framework_work.LIVENESS)
+
+
+async def test_each_step_is_a_batch_and_none_stays_open(work: Any) -> None:
+    """P10: it ends before the model is asked again, and with the run."""
+    runner = work.runner()
+    open_batches: list[int] = []
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        open_batches.append(runner.statistics().open_batches)
+        name = "quick" if len(messages) == 1 else "final"
+        return ModelResponse(
+            parts=[ToolCallPart("quick", {"n": 1}), ToolCallPart(name, {"n": 2})]
+        )
+
+    agent = Agent(
+        FunctionModel(model),
+        output_type=ToolOutput(final_output, name="final"),
+        tools=work.functions,
+        capabilities=[ToolBatches(runner)],
+    )
+    await agent.run("work")
+    assert open_batches == [0, 0]
+    assert runner.statistics().open_batches == 0
+
+
+async def test_a_tool_that_has_another_called_does_not_wait_for_itself(work: Any) -> None:
+    """P1: at one call at a time; its own place is lent to the inner one."""
+
+    async def outer(ctx: RunContext[None], n: int) -> str:
+        inner = ToolCallPart("quick", {"n": n}, tool_call_id=f"{ctx.tool_call_id}, inner")
+        assert ctx.tool_manager is not None
+        return str(await ctx.tool_manager.handle_call(inner))
+
+    script = Script(("outer", 1), ("outer", 2))
+    agent = agent_for(
+        script, work, work.runner(max_concurrency=1), tools=[outer, work.functions[0]]
+    )
+    with anyio.fail_after(framework_work.LIVENESS):
+        await agent.run("work")
+    assert [answer[2] for answer in script.answers()] == ["quick 1", "quick 2"]
 
 
 async def test_nothing_of_the_step_starts_after_an_interrupt(work: Any) -> None:
