@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 import nox
+from packaging.requirements import Requirement
 
 nox.needs_version = ">=2025.5.1"
 nox.options.sessions = ["lint", "typing", "tests", "docs", "packaging"]
@@ -59,6 +60,7 @@ INTEGRATIONS = [
     "google-adk",
 ]
 """The extras that are tested with the real package, each in an environment of its own."""
+ENGINES = ["ray", "dask"]
 SIDE_BY_SIDE = {
     "mcp": "mcp",
     "pydantic-ai": "frameworks",
@@ -92,35 +94,55 @@ def explore(session: nox.Session) -> None:
 @nox.session
 def ray(session: nox.Session) -> None:
     """Run the tests of the Ray integration on a local node."""
-    test_engine(session, "ray")
+    # Not among the default ones: an engine is large, and slow to start.
+    test_extra(session, "ray")
 
 
 @nox.session
 def dask(session: nox.Session) -> None:
     """Run the tests of the Dask integration on a local cluster."""
-    test_engine(session, "dask")
-
-
-def test_engine(session: nox.Session, extra: str) -> None:
-    """Not among the default ones: an engine is large, and slow to start."""
-    install_group(session, "tests", f".[{extra}]")
-    folder = "tests/integrations"
-    tests = session.posargs or [f"{folder}/test_engines.py", f"{folder}/test_{extra}.py"]
-    session.run("pytest", *tests)
+    test_extra(session, "dask")
 
 
 @nox.session
 @nox.parametrize("extra", INTEGRATIONS, ids=INTEGRATIONS)
 def integrations(session: nox.Session, extra: str) -> None:
     """Test one framework's module, and its example, against the framework itself."""
-    install_group(session, "tests", f".[{extra}]")
-    session.env["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # a test tells nobody
-    name = extra.replace("-", "_")
-    session.run("pytest", f"tests/integrations/test_{name}.py", *session.posargs)
-    # Only the examples that were skipped without the package.
-    session.run("pytest", "tests/test_examples.py", "-k", name)
+    test_extra(session, extra)
     if extra in SIDE_BY_SIDE:
         session.run("python", "-m", "benchmarks", "--only", SIDE_BY_SIDE[extra])
+
+
+@nox.session
+@nox.parametrize("extra", [*INTEGRATIONS, *ENGINES], ids=[*INTEGRATIONS, *ENGINES])
+def floors(session: nox.Session, extra: str) -> None:
+    """Run the same tests with the oldest version that an extra asks for."""
+    test_extra(session, extra, *oldest(extra))
+
+
+def oldest(extra: str) -> list[str]:
+    """Pin what an extra asks for to its floors; what that needs itself is the newest."""
+    asked = map(Requirement, PYPROJECT["project"]["optional-dependencies"][extra])
+    return [
+        f"{requirement.name}=={specifier.version}"
+        for requirement in asked
+        for specifier in requirement.specifier
+        if specifier.operator == ">="
+    ]
+
+
+def test_extra(session: nox.Session, extra: str, *pins: str) -> None:
+    """Run an integration's tests, and those of its example, against the real package."""
+    install_group(session, "tests", f".[{extra}]", *pins)
+    session.env["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # a test tells nobody
+    name = extra.replace("-", "_")
+    tests = [f"tests/integrations/test_{name}.py"]
+    if extra in ENGINES:
+        tests.insert(0, "tests/integrations/test_engines.py")
+    session.run("pytest", *tests, *session.posargs)
+    if extra not in ENGINES:
+        # Only the examples that were skipped without the package.
+        session.run("pytest", "tests/test_examples.py", "-k", name)
 
 
 @nox.session

@@ -77,7 +77,8 @@ class Tool(Frozen):
         timeout: Seconds that one call may run; measured from its start.
         validate: Called on the loop with the `ToolCall` before anything
             starts; must be quick. What it returns, if not None, replaces the
-            keyword arguments; if it raises, the call is *invalid*.
+            keyword arguments; if it raises, the call is *invalid*
+            (`UnknownToolError`: for there is no such tool).
             Without it the arguments are bound to `func`'s signature.
         on_interrupt: ``"cancel"``, or ``"keep"``: the call is not told to
             stop; its placeholder says that it goes on, and its end goes to

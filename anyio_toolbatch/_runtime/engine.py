@@ -216,7 +216,8 @@ class BatchEngine:
             self.settle(record, ending)
             raise
         except BaseException as exc:  # noqa: BLE001 - whatever a user's check may raise
-            return self._refuse(record, exc)
+            is_unknown = isinstance(exc, UnknownToolError)
+            return self._refuse(record, exc, "unknown_tool" if is_unknown else "bad_arguments")
         if record.tool.carrier == "loop":
             record.hosted = True
         elif record.tool.carrier != "executor":

@@ -326,7 +326,11 @@ def main(request_fd: int, answer_fd: int) -> None:
             assert call is not None, "not loaded"
             (function, arguments), call = call, None
             directory, streams = pickle.loads(body)
-            _serve(Speaker(channel), death, function, arguments, directory, streams)
+            try:
+                _serve(Speaker(channel), death, function, arguments, directory, streams)
+            except OSError:
+                # No way back is left: the tool has closed it, or nobody reads. Our end says so.
+                os._exit(1)
             del function, arguments
             if _has_left_something():
                 _kill_group()

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import anyio
 
+from .. import Tool
 from .._runtime.backend import current_loop_key
 
-__all__ = ("InlineExecutor", "missing", "require_asyncio", "run_inline")
+__all__ = (
+    "InlineExecutor",
+    "checked_options",
+    "framework_tool",
+    "missing",
+    "require_asyncio",
+    "run_inline",
+)
 
 
 def missing(framework: str, extra: str) -> str:
@@ -33,6 +41,60 @@ def require_asyncio(framework: str) -> None:
             "anyio.run(main, backend='asyncio')"
         )
         raise RuntimeError(msg)
+
+
+def checked_options(options: Any) -> dict[str, dict[str, Any]]:
+    """
+    Return options of `Tool` by the names of tools, once they are known to be some.
+
+    Raises:
+        TypeError, ValueError: They are no such mapping, or `Tool` does not take them.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        msg = f"options must be a mapping of names to options, not {type(options).__name__}"
+        raise TypeError(msg)
+    checked = {}
+    for name, given in options.items():
+        if not isinstance(given, Mapping):
+            msg = f"options[{name!r}] must be a mapping, not {type(given).__name__}"
+            raise TypeError(msg)
+        try:
+            Tool(_any_tool, name=name, **given)
+        except (TypeError, ValueError) as exc:
+            msg = f"options[{name!r}]: {exc}"
+            raise type(exc)(msg) from None
+        checked[name] = dict(given)
+    return checked
+
+
+async def _any_tool(**_arguments: Any) -> None:
+    """Have the options of some tool checked."""
+
+
+def framework_tool(
+    name: str,
+    invoke: Callable[[], Awaitable[Any]],
+    *,
+    blocks: bool,
+    options: Mapping[str, Any],
+) -> Tool:
+    """
+    Make the tool whose calls have the framework make a call.
+
+    Args:
+        name: The tool's.
+        invoke: Does so; what it needs is the `metadata` of the current call.
+        blocks: The framework hands a plain function to asyncio's pool in it: it is run
+            in a worker, and the function there, since the pool is joined at exit.
+        options: The user's own, for this tool.
+    """
+
+    async def run(**_arguments: Any) -> Any:
+        return await (run_inline(invoke) if blocks else invoke())
+
+    return Tool(run, name=name, **{"runs_in": "thread" if blocks else "loop", **options})
 
 
 class InlineExecutor(ThreadPoolExecutor):

@@ -13,13 +13,14 @@ of arguments, confirmations and callbacks stay with ADK.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import Tool, ToolCall, ToolRunner, current_call
+from .. import ToolCall, ToolRunner, current_call
 from .._model.tools import kind_of
-from ._frameworks import missing, require_asyncio, run_inline
+from ._frameworks import checked_options, framework_tool, missing, require_asyncio
+from ._options import check_names
 
 try:
     from google.adk.tools import BaseTool, FunctionTool
@@ -27,8 +28,6 @@ except ImportError as exc:
     raise ImportError(missing("Google ADK", "google-adk")) from exc
 
 __all__ = ("Invocation", "runner_tools")
-
-Invoke = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -53,32 +52,34 @@ def runner_tools(
         tools: ADK's tools, or plain functions. What is neither (a toolset) is given back
             as it is.
         options: By the name of a tool, options of `Tool` for it, such as ``writes``.
+
+    Raises:
+        TypeError, ValueError: `options` has something that `Tool` does not take, or is for
+            none of the tools.
     """
-    options = options or {}
-    made = []
-    for tool in tools:
-        if isinstance(tool, BaseTool):
-            made.append(_on_runner(runner, tool, options))
-        elif callable(tool):
-            made.append(_on_runner(runner, FunctionTool(tool), options))
-        else:
-            made.append(tool)
-    return made
+    own = checked_options(options)
+    given: list[Any] = [
+        FunctionTool(tool) if callable(tool) and not isinstance(tool, BaseTool) else tool
+        for tool in tools
+    ]
+    check_names(own, [tool.name for tool in given if isinstance(tool, BaseTool)])
+    return [
+        _on_runner(runner, tool, own.get(tool.name, {}))
+        if isinstance(tool, BaseTool)
+        else tool
+        for tool in given
+    ]
 
 
-def _on_runner(
-    runner: ToolRunner, original: Any, options: Mapping[str, Mapping[str, Any]]
-) -> Any:
-    function, runs_in = _run, "loop"
-    if isinstance(original, FunctionTool) and kind_of(original.func) == "sync":
-        function, runs_in = _run_blocking, "thread"
+def _on_runner(runner: ToolRunner, original: Any, options: Mapping[str, Any]) -> Any:
     invoke = original.run_async
+    blocks = isinstance(original, FunctionTool) and kind_of(original.func) == "sync"
 
-    async def run(**_arguments: Any) -> Any:
-        return await function(invoke)
+    async def run() -> Any:
+        call: Invocation = current_call().call.metadata
+        return await invoke(args=call.arguments, tool_context=call.tool_context)
 
-    own = {"runs_in": runs_in, **options.get(original.name, {})}
-    tool = Tool(run, name=original.name, **own)
+    tool = framework_tool(original.name, run, blocks=blocks, options=options)
 
     async def run_async(*, args: dict[str, Any], tool_context: Any) -> Any:
         require_asyncio("Google ADK")
@@ -97,12 +98,3 @@ def _on_runner(
     replaced = copy.copy(original)
     replaced.run_async = run_async
     return replaced
-
-
-async def _run(invoke: Invoke) -> Any:
-    call: Invocation = current_call().call.metadata
-    return await invoke(args=call.arguments, tool_context=call.tool_context)
-
-
-async def _run_blocking(invoke: Invoke) -> Any:
-    return await run_inline(lambda: _run(invoke))

@@ -12,7 +12,6 @@ before the batch and after it: what a call that was let go gives can't land ther
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,9 +23,11 @@ from .. import (
     ToolCall,
     ToolResult,
     ToolRunner,
+    UnknownToolError,
     current_call,
 )
-from ._frameworks import missing, require_asyncio, run_inline
+from ._frameworks import checked_options, framework_tool, missing, require_asyncio
+from ._options import check_names
 
 try:
     # The underscored ones have no public counterpart. Whatever they do about a tool's
@@ -56,6 +57,10 @@ class ToolBatchHook:
             asked again (its ``exit_reason`` is ``"interrupted"``).
         on_cut: Called with the run's `State`, its messages complete, when the run is
             cancelled during a batch: a cancelled run returns nothing.
+
+    Raises:
+        TypeError, ValueError: `options` has something that `Tool` does not take. In a run:
+            it names a tool that the agent does not have.
     """
 
     allowed_hook_points = ("before_tool",)
@@ -70,7 +75,7 @@ class ToolBatchHook:
         on_cut: Callable[[Any], object] | None = None,
     ) -> None:
         self._runner = runner
-        self._options = options or {}
+        self._options = checked_options(options)
         self._timeout = timeout
         self._ends_run = ends_run
         self._on_cut = on_cut
@@ -90,6 +95,8 @@ class ToolBatchHook:
         if not calls:
             return
         tools = {t.name: t for t in flatten_tools_or_toolsets(state.data.get("tools") or [])}
+        if not _may_have_more(tools):
+            check_names(self._options, tools)
         answers: list[Any] = [None] * len(calls)
         batch: ToolBatch | None = None
         submitted: list[int] = []
@@ -124,17 +131,16 @@ class ToolBatchHook:
             call.id or "",
             call.tool_name,
             call.arguments,
-            tool=None if tool is None else self._tool(tool),
+            tool=_unknown(call.tool_name, tools) if tool is None else self._tool(tool),
             metadata=None if tool is None else _prepared(tool, call, state),
             wire=call,
         )
 
     def _tool(self, tool: Any) -> Tool:
-        key = tool.name, tool.async_function is not None
+        key = tool.name, tool.async_function is None
         if key not in self._tools:
-            run, runs_in = (_run, "loop") if key[1] else (_run_blocking, "thread")
-            options = {"runs_in": runs_in, **self._options.get(tool.name, {})}
-            self._tools[key] = Tool(run, name=tool.name, **options)
+            options = self._options.get(tool.name, {})
+            self._tools[key] = framework_tool(tool.name, _run, blocks=key[1], options=options)
         return self._tools[key]
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,14 +160,26 @@ def _prepared(tool: Any, call: Any, state: Any) -> tuple[Any, dict[str, Any]]:
     return tool, arguments
 
 
-async def _run(**_arguments: Any) -> Any:
+async def _run() -> Any:
     tool, arguments = current_call().call.metadata
     return await tool.invoke_async(**arguments)
 
 
-async def _run_blocking(**arguments: Any) -> Any:
-    # Haystack would hand it to the loop's pool, which is joined at exit.
-    return await run_inline(functools.partial(_run, **arguments))
+def _may_have_more(tools: Mapping[str, Any]) -> bool:
+    """Whether one of the tools finds others, which the agent has from then on."""
+    finds = "haystack.tools.searchable_toolset"
+    return any(getattr(tool.function, "__module__", None) == finds for tool in tools.values())
+
+
+def _unknown(name: str, tools: Mapping[str, Any]) -> Tool:
+    """Stand in for a tool that there is not: what there is is the agent's, not the runner's."""
+
+    def refuse(call: ToolCall) -> dict[str, Any]:
+        known = ", ".join(sorted(tools)) or "none"
+        msg = f"there is no tool named {name!r} (known: {known})"
+        raise UnknownToolError(msg)
+
+    return Tool(_run, name=name, validate=refuse)
 
 
 def _steps(calls: list[Any], tools: Mapping[str, Any]) -> list[list[int]]:

@@ -89,8 +89,8 @@ async def mcp_tools(
     A call completes with an `MCPOutput`, also where the server marks its answer as an
     error (`isError`): then the result's `is_error` is true. It fails with `TimeoutError`
     where the session's own read timeout has passed, with `ConnectionError` where the
-    connection is lost, and else with what the SDK raises: an `MCPError` for an error of
-    the protocol.
+    connection is lost or closed, and else with what the SDK raises: an `MCPError` for an
+    error of the protocol.
 
     Args:
         session: A `ClientSession` that is initialized, or an open `Client`. Its tools
@@ -118,10 +118,11 @@ async def mcp_tools(
 
     Raises:
         TypeError: `session` is no session of the SDK, or an option has the wrong type.
+        RuntimeError: `session` is a `Client` that is not open; or the server lists the same
+            page for ever.
         ValueError: `overrides` names a tool that the server does not have, or both
             `exclusive` and `claim` are given.
         MCPError: The server can't be asked, or refuses.
-        RuntimeError: The server lists the same page for ever.
 
     Cancellation:
         The listing is cancelled as any request of the SDK. Of a *call* the turn never
@@ -137,9 +138,18 @@ async def mcp_tools(
     if not isinstance(prefix, str):
         msg = f"prefix must be a str, not {type(prefix).__name__}"
         raise TypeError(msg)
+    if claim is not None and not isinstance(claim, str):
+        msg = f"claim must be a str or None, not {type(claim).__name__}"
+        raise TypeError(msg)
+    if overrides is not None and not isinstance(overrides, Mapping):
+        msg = f"overrides must be a mapping of names, not {type(overrides).__name__}"
+        raise TypeError(msg)
     if exclusive is not None and claim is not None:
         msg = "exclusive and claim are two ways to say it; give one of them"
         raise ValueError(msg)
+    if not _is_open(session):
+        msg = "the MCP Client is not open; call mcp_tools() inside `async with client:`"
+        raise RuntimeError(msg)
     home = current_token().native_token
     unused = dict(overrides or {})
     tools: list[Tool] = []
@@ -218,6 +228,9 @@ class _Request:
                 "call mcp_tools() on the loop that runs the batch"
             )
             raise RuntimeError(msg)
+        if not _is_open(self._session):
+            msg = f"the MCP Client of the tool {self._name!r} is closed; it must stay open"
+            raise ConnectionError(msg)
         try:
             answer = await self._session.call_tool(
                 self._name, arguments, progress_callback=_progress_of_this_call()
@@ -230,6 +243,16 @@ class _Request:
 
     def __repr__(self) -> str:
         return f"<MCP tool {self._name!r}>"
+
+
+def _is_open(session: MCPSession) -> bool:
+    """Whether it can be asked at all; only a `Client` tells."""
+    if isinstance(session, Client):
+        try:
+            cast("Any", session).session  # noqa: B018 - a property that raises
+        except RuntimeError:
+            return False
+    return True
 
 
 _LOST = "the connection to the MCP server was lost"
@@ -291,6 +314,9 @@ async def _list_all(session: MCPSession) -> list[Any]:
 
 def _checked(name: str, options: MCPToolOptions) -> dict[str, Any]:
     """Return a tool's own options; Tool itself checks their values."""
+    if not isinstance(options, Mapping):
+        msg = f"overrides for {name!r} must be a mapping, not {type(options).__name__}"
+        raise TypeError(msg)
     unknown = options.keys() - MCPToolOptions.__annotations__.keys()
     if unknown:
         msg = f"overrides for {name!r}: no such option: {', '.join(sorted(unknown))}"

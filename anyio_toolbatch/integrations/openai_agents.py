@@ -13,13 +13,14 @@ what becomes of a tool's exception stay with the SDK.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import Tool, ToolCall, ToolRunner, current_call
+from .. import ToolCall, ToolRunner, current_call
 from .._model.tools import kind_of
-from ._frameworks import missing, require_asyncio, run_inline
+from ._frameworks import checked_options, framework_tool, missing, require_asyncio
+from ._options import check_names
 
 try:
     from agents import FunctionTool, function_tool
@@ -27,8 +28,6 @@ except ImportError as exc:
     raise ImportError(missing("the OpenAI Agents SDK", "openai-agents")) from exc
 
 __all__ = ("Invocation", "runner_tools")
-
-Invoke = Callable[[Any, str], Any]
 
 
 @dataclass(frozen=True)
@@ -55,42 +54,43 @@ def runner_tools(
         tools: The SDK's tools, or plain functions, which `function_tool` makes tools
             of. What is no function tool (hosted ones, a shell) is given back as it is.
         options: By the name of a tool, options of `Tool` for it, such as ``writes``.
+
+    Raises:
+        TypeError, ValueError: `options` has something that `Tool` does not take, or is for
+            none of the function tools.
     """
-    options = options or {}
-    made = []
-    for tool in tools:
-        if isinstance(tool, FunctionTool):
-            made.append(_on_runner(runner, tool, options))
-        elif callable(tool):
-            made.append(_on_runner(runner, function_tool(tool), options))
-        else:
-            made.append(tool)
-    return made
+    own = checked_options(options)
+    given: list[Any] = [
+        function_tool(tool) if callable(tool) and not isinstance(tool, FunctionTool) else tool
+        for tool in tools
+    ]
+    check_names(own, [tool.name for tool in given if isinstance(tool, FunctionTool)])
+    return [
+        _on_runner(runner, tool, own.get(tool.name, {}))
+        if isinstance(tool, FunctionTool)
+        else tool
+        for tool in given
+    ]
 
 
-def _on_runner(
-    runner: ToolRunner, original: Any, options: Mapping[str, Mapping[str, Any]]
-) -> Any:
-    function, runs_in = _run, "loop"
-    if _blocks(original):
-        function, runs_in = _run_blocking, "thread"
-    own = options.get(original.name, {})
+def _on_runner(runner: ToolRunner, original: Any, options: Mapping[str, Any]) -> Any:
     invoke = original.on_invoke_tool
 
-    async def run(**_arguments: Any) -> Any:
-        return await function(invoke)
+    async def run() -> Any:
+        call: Invocation = current_call().call.metadata
+        return await invoke(call.ctx, call.arguments)
 
-    tool = Tool(run, name=original.name, **{"runs_in": runs_in, **own})
+    tool = framework_tool(original.name, run, blocks=_blocks(original), options=options)
 
     async def on_invoke_tool(ctx: Any, arguments: str) -> Any:
         require_asyncio("the OpenAI Agents SDK")
+        invocation = Invocation(ctx, arguments)
         call = ToolCall(
-            ctx.tool_call_id,
-            original.name,
-            arguments,
-            tool=tool,
-            metadata=Invocation(ctx, arguments),
+            ctx.tool_call_id, original.name, arguments, tool=tool, metadata=invocation
         )
+        if call.parse_error is not None:
+            # The tool is to say so itself: it is given the arguments as they are.
+            call = ToolCall(call.id, call.name, tool=tool, metadata=invocation)
         (result,) = await runner.run([call])
         if result.error is not None and result.reason is None:
             raise result.error  # the SDK knows what its user wants to be done with it
@@ -99,16 +99,6 @@ def _on_runner(
     replaced = copy.copy(original)
     replaced.on_invoke_tool = on_invoke_tool
     return replaced
-
-
-async def _run(invoke: Invoke) -> Any:
-    call: Invocation = current_call().call.metadata
-    return await invoke(call.ctx, call.arguments)
-
-
-async def _run_blocking(invoke: Invoke) -> Any:
-    # The SDK would hand it to the loop's pool, which is joined at exit.
-    return await run_inline(lambda: _run(invoke))
 
 
 def _blocks(tool: Any) -> bool:

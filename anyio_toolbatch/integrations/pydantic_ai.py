@@ -1,13 +1,13 @@
 """
-pydantic-ai: a capability that runs an agent's tool calls as one batch.
+pydantic-ai: a capability that runs an agent's tool calls as batches of a runner.
 
 ``Agent(model, tools=[…], capabilities=[ToolBatches(runner)])``: nothing else changes.
-The framework checks the arguments; then all function tools of a step are run
-together by the runner. They are shown to pydantic-ai as *external* tools, which is its
-own way to have calls answered by somebody else, all at once.
+It stands in pydantic-ai's own place for what calls a tool, innermost: checks of arguments,
+hooks, spans, retries, approvals and the order of a step's calls are the framework's. The
+calls that a step makes are the calls of one batch.
 
-A cancelled run ends before these answers are asked for. What the batch had by then is
-written into the interrupted request with which pydantic-ai closes such a history.
+When the run is cancelled, each call gives at once what the batch has of it by then, and
+pydantic-ai writes that into the interrupted request with which it closes such a history.
 """
 
 # mypy and pyright look at this file without pydantic-ai, as the default checks have none.
@@ -17,29 +17,61 @@ written into the interrupted request with which pydantic-ai closes such a histor
 
 from __future__ import annotations
 
-import functools
+import contextvars
+import copy
+import math
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .. import Status, Tool, ToolBatch, ToolCall, ToolResult, ToolRunner, current_call
-from ._frameworks import InlineExecutor, missing, require_asyncio, run_inline
+import anyio
+
+from .. import CallHandle, Tool, ToolBatch, ToolCall, ToolResult, ToolRunner, current_call
+from ._frameworks import (
+    InlineExecutor,
+    checked_options,
+    missing,
+    require_asyncio,
+    run_inline,
+)
+from ._options import check_names
+from ._worker_executor import WorkerExecutor
 
 try:
     from pydantic_ai import Agent
-    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
     from pydantic_ai.exceptions import (
+        ApprovalRequired,
         CallDeferred,
         ModelRetry,
-        SkipToolValidation,
+        RunCancelled,
+        SkipToolExecution,
         ToolFailed,
+        ToolFailedError,
+        ToolRetryError,
     )
-    from pydantic_ai.messages import ModelRequest, ToolReturn, ToolReturnPart
-    from pydantic_ai.tools import DeferredToolResults
+    from pydantic_ai.messages import ToolReturnPart
+    from pydantic_ai.toolsets import CombinedToolset, FunctionToolset, WrapperToolset
 except ImportError as exc:
     raise ImportError(missing("pydantic-ai", "pydantic-ai")) from exc
 
 __all__ = ("Invocation", "ToolBatches")
+
+UNDERSTOOD = (
+    ApprovalRequired,
+    CallDeferred,
+    ModelRetry,
+    RunCancelled,  # of an agent inside the tool
+    SkipToolExecution,
+    ToolFailed,
+    ToolFailedError,
+    ToolRetryError,
+)
+"""What a tool may raise to say something to pydantic-ai."""
+
+_serving: contextvars.ContextVar[ToolBatches] = contextvars.ContextVar("_serving")
+"""Whose call the code runs in."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +84,18 @@ class Invocation:
     """Checked and converted by pydantic-ai."""
     toolset: Any
     tool: Any
+    run: ToolBatches
+
+
+@dataclass
+class _Step:
+    """The batch of a step, open until the next."""
+
+    context: AbstractAsyncContextManager[ToolBatch]
+    batch: ToolBatch
+    waiting: int = 0
+    """For how many calls pydantic-ai waits."""
+    run_is_over: bool = False
 
 
 class ToolBatches(AbstractCapability[Any]):
@@ -61,7 +105,11 @@ class ToolBatches(AbstractCapability[Any]):
     Args:
         runner: Runs them. Tools of its own are not used.
         options: By the name of a tool, options of `Tool` for it, such as ``writes``.
-        timeout: Seconds that each batch may take.
+        timeout: Seconds that each batch may take, from its first call on.
+
+    Raises:
+        TypeError, ValueError: `options` has something that `Tool` does not take. In a run:
+            it names a tool that the agent does not have.
     """
 
     def __init__(
@@ -73,121 +121,216 @@ class ToolBatches(AbstractCapability[Any]):
     ) -> None:
         self.runner = runner
         self.timeout = timeout
-        self._options = options or {}
+        self._options = checked_options(options)
         self._tools: dict[tuple[Any, ...], Tool] = {}
         """Made once for each tool, also for later runs: its own limits go by identity."""
-        self._ready: dict[str, Invocation] = {}
+        self._step: _Step | None = None
+        self._dropped: dict[str, CallHandle] = {}
+        """By the call's id: pydantic-ai, or a hook in it, did not wait for its answer."""
+
+    def get_ordering(self) -> Any:
+        """Stand outside of other capabilities: what they cancel is theirs to deal with."""
+        return CapabilityOrdering(position="outermost")
 
     async def for_run(self, ctx: Any) -> ToolBatches:
         """Keep what belongs to one run apart from all others."""
         require_asyncio("pydantic-ai")
-        own = type(self)(self.runner, options=self._options, timeout=self.timeout)
-        own._tools = self._tools
+        own = copy.copy(self)
+        own._step = None
+        own._dropped = {}
         return own
 
-    async def wrap_tool_validate(
+    def get_wrapper_toolset(self, toolset: Any) -> Any:
+        """Come between pydantic-ai and all function tools."""
+        return _Batched(toolset, self)
+
+    async def before_model_request(self, ctx: Any, request_context: Any) -> Any:
+        """End the batch of the step before."""
+        await self._end_step()
+        return request_context
+
+    async def wrap_run(self, ctx: Any, *, handler: Any) -> Any:
+        """End the last batch; at once, if the run is cut."""
+        try:
+            result = await handler()
+        except BaseException as exc:
+            if self._step is not None:
+                self._step.run_is_over = True
+            await self._end_step(exc)
+            raise
+        await self._end_step()
+        return result
+
+    async def wrap_tool_execute(
         self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any
     ) -> Any:
-        """Keep arguments that were found to be good, and put the call off."""
+        """Give the answer of a call for which nobody waits; pydantic-ai writes it down."""
         try:
-            arguments = await handler(args)
-        except SkipToolValidation as exc:
-            arguments = exc.validated_args
-        if tool_def.kind != "function":
-            return arguments
-        manager = ctx.tool_manager
-        self._ready[call.tool_call_id] = Invocation(
-            ctx, arguments, manager.toolset, manager.tools[call.tool_name]
-        )
-        raise CallDeferred
+            return await handler(args)
+        except anyio.get_cancelled_exc_class():
+            handle = self._dropped.pop(call.tool_call_id, None)
+            if handle is None:
+                raise
+            with anyio.CancelScope(shield=True):
+                await handle.wait()
+            return _answer(handle.result)
+        finally:
+            self._dropped.pop(call.tool_call_id, None)
 
-    async def handle_deferred_tool_calls(self, ctx: Any, *, requests: Any) -> Any:
-        """Run the batch, and give pydantic-ai its answers."""
-        calls = [
-            self._call(part, self._ready.pop(part.tool_call_id))
-            for part in requests.calls
-            if part.tool_call_id in self._ready
-        ]
-        if not calls:
-            return None
-        batch: ToolBatch | None = None
-        try:
-            async with self.runner.open_batch(calls, timeout=self.timeout) as batch:
-                pass
-        except BaseException:
-            if batch is not None:
-                # pydantic-ai adds one more request, with what else was done in this step,
-                # and joins the two when the history is used.
-                parts = [_part_of(result) for result in batch.results]
-                ctx.messages.append(ModelRequest(parts=parts, state="interrupted"))
-            raise
-        answers = {
-            result.call.id: _answer_of(result)
-            for result in batch.results
-            if not isinstance(result.error, CallDeferred)  # somebody else's to answer
-        }
-        return DeferredToolResults(calls=answers)
-
-    def _call(self, part: Any, invocation: Invocation) -> ToolCall:
-        return ToolCall(
-            part.tool_call_id,
-            part.tool_name,
+    async def _call(self, invocation: Invocation) -> Any:
+        """Run one call in the batch of its step, and give or raise its answer."""
+        call = ToolCall(
+            invocation.ctx.tool_call_id or "",
+            invocation.tool.tool_def.name,
             invocation.arguments,
-            tool=self._tool(invocation.tool),
+            tool=self._tool(invocation),
             metadata=invocation,
-            wire=part,
         )
+        if _serving.get(None) is self:  # a tool that has others called
+            (result,) = await self.runner.run([call], timeout=self.timeout)
+        else:
+            result = await self._in_step(call)
+        return _answer(result)
 
-    def _tool(self, tool: Any) -> Tool:
-        definition = tool.tool_def
-        name = definition.name
-        while hasattr(tool, "source_tool"):  # what a combined toolset shows
-            tool = tool.source_tool
-        # Only function toolsets tell; all other kinds of tools are async.
-        is_async = getattr(tool, "is_async", True)
-        key = name, is_async, definition.timeout, definition.sequential
+    async def _in_step(self, call: ToolCall) -> ToolResult:
+        step = self._step
+        if step is None:
+            context = self.runner.open_batch(timeout=self.timeout)
+            step = self._step = _Step(context, await context.__aenter__())
+        handle = step.batch.submit(call)
+        step.waiting += 1
+        try:
+            try:
+                result = await handle.wait()
+                if step.run_is_over:
+                    # It is about to be cancelled: then pydantic-ai writes down what answers
+                    # there are, but not if the whole step has come to its end before.
+                    await anyio.sleep_forever()
+                return result
+            finally:
+                step.waiting -= 1
+        except anyio.get_cancelled_exc_class() as exc:
+            self._dropped[call.id] = handle
+            if step.waiting:
+                handle.cancel()
+            elif self._step is step:
+                await self._end_step(exc)
+            raise
+
+    async def _end_step(self, exc: BaseException | None = None) -> None:
+        step, self._step = self._step, None
+        if step is not None:
+            await step.context.__aexit__(None if exc is None else type(exc), exc, None)
+
+    def _tool(self, invocation: Invocation) -> Tool:
+        definition = invocation.tool.tool_def
+        is_blocking, timeout = _function(invocation.toolset, invocation.tool)
+        if definition.timeout is not None:
+            timeout = definition.timeout
+        key = definition.name, is_blocking, timeout, definition.sequential
         if key not in self._tools:
             defaults = {
-                "runs_in": "loop" if is_async else "thread",
-                "timeout": definition.timeout,
+                "runs_in": "thread" if is_blocking else "loop",
+                "timeout": timeout,
                 "exclusive": definition.sequential,
             }
-            options = {**defaults, **self._options.get(name, {})}
-            run = _run if is_async else _run_blocking
-            self._tools[key] = Tool(run, name=name, **options)
+            options = {**defaults, **self._options.get(definition.name, {})}
+            run = _run_blocking if is_blocking else _run
+            self._tools[key] = Tool(run, name=definition.name, **options)
         return self._tools[key]
 
 
+@dataclass
+class _Batched(WrapperToolset[Any]):
+    batches: ToolBatches
+
+    async def get_tools(self, ctx: Any) -> Any:
+        tools = await super().get_tools(ctx)
+        check_names(self.batches._options, {*tools, *_functions(self.wrapped)})
+        return tools
+
+    async def call_tool(self, name: str, tool_args: Any, ctx: Any, tool: Any) -> Any:
+        invocation = Invocation(ctx, tool_args, self.wrapped, tool, self.batches)
+        return await self.batches._call(invocation)
+
+
 async def _run(**_arguments: Any) -> Any:
+    """Have a call made on the loop; plain functions on its way run in workers."""
+    executor = WorkerExecutor()
+    with Agent.using_thread_executor(executor):
+        try:
+            return await _call_tool()
+        except anyio.get_cancelled_exc_class():
+            # While they run, so does this call: what it may write is not free.
+            await executor.wait_idle()
+            raise
+
+
+async def _run_blocking(**_arguments: Any) -> Any:
+    with Agent.using_thread_executor(InlineExecutor()):
+        return await run_inline(_call_tool)
+
+
+async def _call_tool() -> Any:
     # Not the keyword arguments: what pydantic-ai has made of them need not be a copy.
     todo: Invocation = current_call().call.metadata
+    _serving.set(todo.run)
     # The time limit is the batch's to keep: it lets go of calls that are deaf.
-    tool = replace(todo.tool, tool_def=replace(todo.tool.tool_def, timeout=None))
+    tool = replace(todo.tool, tool_def=replace(todo.tool.tool_def, timeout=math.inf))
     return await todo.toolset.call_tool(
-        todo.tool.tool_def.name, dict(todo.arguments), todo.ctx, tool
+        tool.tool_def.name, dict(todo.arguments), todo.ctx, tool
     )
 
 
-async def _run_blocking(**arguments: Any) -> Any:
-    with Agent.using_thread_executor(InlineExecutor()):
-        return await run_inline(functools.partial(_run, **arguments))
+def _function(toolset: Any, tool: Any) -> tuple[bool, float | None]:
+    """
+    Return whether a plain function is called, and its toolset's time limit.
+
+    Both are known only if nothing but pydantic-ai stands between here and the function:
+    what others have put there is async, and belongs to the agent's event loop.
+    """
+    while type(toolset).call_tool.__module__.startswith("pydantic_ai.toolsets."):
+        if isinstance(toolset, FunctionToolset):
+            return not tool.is_async, toolset.timeout
+        if isinstance(toolset, CombinedToolset) and hasattr(tool, "source_tool"):
+            toolset, tool = tool.source_toolset, tool.source_tool
+        elif isinstance(toolset, WrapperToolset):
+            toolset = toolset.wrapped
+        else:
+            break
+    return False, None
 
 
-def _answer_of(result: ToolResult) -> Any:
-    if isinstance(result.error, ModelRetry | ToolFailed):
-        return result.error
-    return ToolFailed(result.text) if result.is_error else result.value
-
-
-def _part_of(result: ToolResult) -> ToolReturnPart:
-    content, metadata = (result.text, None) if result.is_error else (result.value, None)
-    if isinstance(content, ToolReturn):
-        content, metadata = content.return_value, content.metadata
-    outcome = "failed" if result.is_error else "success"
-    return ToolReturnPart(
-        tool_name=result.call.name,
-        content=content,
-        tool_call_id=result.call.id,
-        metadata=metadata,
-        outcome="interrupted" if result.status is Status.INTERRUPTED else outcome,
+def _functions(toolset: Any) -> set[str]:
+    """Return the names of all functions, also of those that are hidden now."""
+    names: set[str] = set()
+    toolset.apply(
+        lambda leaf: names.update(leaf.tools if isinstance(leaf, FunctionToolset) else ())
     )
+    return names
+
+
+def _answer(result: ToolResult | None) -> Any:
+    """
+    Return what the tool returned.
+
+    Raises:
+        ToolFailed: It did not complete; the message says how.
+        ToolFailedError: The run is being cancelled; for its history.
+        Exception: What the tool raised, of pydantic-ai's own ways to answer.
+    """
+    assert result is not None, "not settled"
+    error = result.error
+    if error is not None and isinstance(error, UNDERSTOOD):
+        raise error
+    if result.reason is not None and result.reason.kind == "caller_cancelled":
+        part = ToolReturnPart(
+            tool_name=result.call.name,
+            content=result.text,
+            tool_call_id=result.call.id,
+            outcome="interrupted",
+        )
+        raise ToolFailedError(part)
+    if result.is_error:
+        raise ToolFailed(result.text) from error
+    return result.value

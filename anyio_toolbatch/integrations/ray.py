@@ -94,13 +94,13 @@ class RayExecutor(Executor):
             future.handle = ref = task.remote(packed(cloudpickle, fn))
             ref.future().add_done_callback(functools.partial(self._done, future))
         except BaseException:
-            self._pending.discard(future)
+            self._forget(future)
             raise
         return future
 
     def _done(self, future: RemoteFuture, ended: Future[Any]) -> None:
         """Hand on how the task has ended; in a thread of Ray's."""
-        self._pending.discard(future)
+        self._forget(future)
         error = ended.exception()
         if error is None:
             future.settle_with(ended.result())
@@ -117,6 +117,10 @@ class RayExecutor(Executor):
             if not self._is_watched:
                 threading.Thread(target=self._look, name="ray watch", daemon=True).start()
                 self._is_watched = True
+
+    def _forget(self, future: RemoteFuture) -> None:
+        with self._lock:
+            self._pending.discard(future)
 
     def _look(self) -> None:
         while True:

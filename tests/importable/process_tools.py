@@ -104,6 +104,9 @@ class Blocking:
 
 
 def dies(how: str) -> None:
+    if how == "close":
+        os.closerange(3, 256)  # the way back, among others
+        return
     if how == "exit":
         os._exit(3)
     if os.fork() == 0:  # a child must not keep the pipe

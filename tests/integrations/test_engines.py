@@ -112,7 +112,7 @@ async def test_value_that_cannot_be_read_here_is_named(engine: Any) -> None:
     (result,) = await run_batch(
         [engine.call(lambda home: process_tools.Homebound(home), home=os.getpid())]
     )
-    assert "what the tool gave can't be unpickled: LookupError" in str(result.error)
+    assert "process_tools.Homebound can't be unpickled: LookupError" in str(result.error)
 
 
 def test_functions_of_the_main_module_travel_themselves(engine: Any, tmp_path: Path) -> None:

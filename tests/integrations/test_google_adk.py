@@ -235,6 +235,15 @@ def test_toolsets_and_the_originals_are_left_alone() -> None:
     assert "run_async" not in vars(original)
 
 
+def test_options_for_no_tool_are_an_error_at_once() -> None:
+    """P1: a name that is misspelled says so, and what the names are."""
+    work = framework_work.Work()
+    with pytest.raises(ValueError, match=r"no tool named 'quik' \(known: quick\)"):
+        runner_tools(work.runner(), work.functions[:1], options={"quik": {}})
+    with pytest.raises(TypeError, match=r"options\['quick'\].*'write'"):
+        runner_tools(work.runner(), work.functions[:1], options={"quick": {"write": "file"}})
+
+
 def test_trio_is_refused_clearly() -> None:
     """P9: ADK's own loop fails there before; a tool by itself says why."""
     work = framework_work.Work()

@@ -22,7 +22,7 @@ from haystack.components.agents import Agent
 from haystack.components.agents.state.state import State
 from haystack.dataclasses import ChatMessage
 from haystack.dataclasses import ToolCall as HaystackCall
-from haystack.tools import Tool
+from haystack.tools import SearchableToolset, Tool
 
 from anyio_toolbatch.integrations.haystack import ToolBatchHook
 
@@ -211,6 +211,7 @@ async def test_a_tool_s_failure_is_its_own(work: Any) -> None:
         ("c3", True),
     ]
     assert "no 1 here" in answers[0][2]
+    assert "no tool named 'other' (known: broken, deaf, quick, rogue, stuck)" in answers[3][2]
 
 
 async def test_state_goes_in_and_out_as_haystack_has_it(work: Any) -> None:
@@ -301,6 +302,28 @@ async def test_options_and_approval_reach_the_calls(work: Any) -> None:
     assert "not today" in script.answers()[0][2]
     assert asked[0].arguments == {"n": 1}
     assert asked[0].tool.writes == ("file",)
+
+
+async def test_options_for_no_tool_are_an_error_before_anything_runs(work: Any) -> None:
+    """P1: a name that is misspelled says so, and what the names are."""
+    script = Script(("quick", 1))
+    hook = ToolBatchHook(work.runner(), options={"quik": {"writes": "file"}})
+    with pytest.raises(ValueError, match=r"no tool named 'quik' \(known: .*quick.*\)"):
+        await agent_for(script, work, hook).run_async(messages=USER)
+    assert work.started == []
+    with pytest.raises(TypeError, match=r"options\['quick'\].*'write'"):
+        ToolBatchHook(work.runner(), options={"quick": {"write": "file"}})
+
+
+async def test_options_may_be_for_a_tool_that_is_not_found_yet(work: Any) -> None:
+    """P1: with a toolset that is searched, the agent has more tools from step to step."""
+    tools = SearchableToolset(
+        [made(function) for function in work.functions], search_threshold=0
+    )
+    script = Script(("search_tools", 1))
+    hook = ToolBatchHook(work.runner(), options={"quick": {"writes": "file"}})
+    await agent_for(script, work, hook, tools=tools).run_async(messages=USER)
+    assert work.started == ["search_tools"]
 
 
 def test_without_a_loop_it_says_that_it_is_async() -> None:

@@ -321,6 +321,9 @@ async def test_single_tools_have_options_of_their_own() -> None:
         ({"exclusive": 1}, TypeError, "exclusive"),
         ({"prefix": 1}, TypeError, "prefix"),
         ({"timeout": "soon"}, TypeError, "timeout"),
+        ({"overrides": {"read": None}}, TypeError, "overrides for 'read' must be a mapping"),
+        ({"overrides": ["read"]}, TypeError, "overrides must be a mapping"),
+        ({"claim": 5}, TypeError, "claim must be a str"),
     ],
 )
 async def test_misuse_raises_at_once(options: Any, error: Any, words: str) -> None:
@@ -479,6 +482,18 @@ async def test_server_that_goes_away_is_a_connection_error() -> None:
     for result in (*batch.results, *later):
         assert (result.status, type(result.error)) == (Status.FAILED, ConnectionError)
         assert "connection to the MCP server was lost" in result.text
+
+
+async def test_closed_client_says_so() -> None:
+    """P6: tools that are used outside their session's block, or made outside it."""
+    client = Client(server_module().build())
+    with pytest.raises(RuntimeError, match="Client is not open"):
+        await mcp_tools(client)
+    async with client:
+        tools = await mcp_tools(client)
+    (result,) = await run_batch(calls(tools[0].name), tools)
+    assert (result.status, type(result.error)) == (Status.FAILED, ConnectionError)
+    assert "is closed" in result.text
 
 
 @pytest.mark.parametrize("error", [anyio.ClosedResourceError, anyio.BrokenResourceError])

@@ -27,6 +27,7 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
+from agents.exceptions import ModelBehaviorError
 from agents.tool_context import ToolContext
 from openai.types.responses import (
     Response,
@@ -82,7 +83,7 @@ class Script(Model):
         return [
             ResponseFunctionToolCall(
                 name=name,
-                arguments=json.dumps({"n": n}),
+                arguments=n if isinstance(n, str) else json.dumps({"n": n}),
                 call_id=f"c{index}",
                 type="function_call",
             )
@@ -233,7 +234,7 @@ async def test_nothing_late_lands(work: Any) -> None:
 
 async def test_a_tool_s_failure_is_its_own(work: Any) -> None:
     """P8: an exception, and a cancellation that a tool invents, harm no sibling."""
-    script = Script(("broken", 1), ("rogue", 2), ("quick", 3), ("quick", "four"))
+    script = Script(("broken", 1), ("rogue", 2), ("quick", 3), ("quick", '{"n": "four"}'))
     await Runner.run(agent_for(script, work, work.runner()), "work")
     answers = script.answers()
     assert [answer[0] for answer in answers] == ["c0", "c1", "c2", "c3"]
@@ -250,6 +251,41 @@ async def test_what_the_user_wants_of_a_tool_s_exception_is_done(work: Any) -> N
     agent = agent_for(script, work, work.runner(), tools=tools)
     with pytest.raises(Exception, match="no 1 here"):
         await Runner.run(agent, "work")
+
+
+@pytest.mark.parametrize("arguments", ["{bad", "[1]", '{"n": "one"}'])
+async def test_what_the_user_wants_of_broken_arguments_is_done(
+    work: Any, arguments: str
+) -> None:
+    """P1: the tool's own error function words the answer, and the function is never called."""
+    seen: list[Exception] = []
+
+    def say(ctx: Any, error: Exception) -> str:
+        seen.append(error)
+        return "as JSON, please"
+
+    called: list[int] = []
+
+    def quick(n: int) -> str:
+        """Answer."""
+        called.append(n)
+        return "quick"
+
+    script = Script(("quick", arguments))
+    tools = [function_tool(quick, failure_error_function=say)]
+    await Runner.run(agent_for(script, work, work.runner(), tools=tools), "work")
+    assert script.answers() == [("c0", "as JSON, please")]
+    assert [type(error) for error in seen] == [ModelBehaviorError]
+    assert called == []
+
+
+def test_options_for_no_tool_are_an_error_at_once() -> None:
+    """P1: a name that is misspelled says so, and what the names are."""
+    work = framework_work.Work()
+    with pytest.raises(ValueError, match=r"no tool named 'quik' \(known: quick\)"):
+        runner_tools(work.runner(), work.functions[:1], options={"quik": {}})
+    with pytest.raises(TypeError, match=r"options\['quick'\].*'write'"):
+        runner_tools(work.runner(), work.functions[:1], options={"quick": {"write": "file"}})
 
 
 async def test_tools_have_their_context(work: Any) -> None:

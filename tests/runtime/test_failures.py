@@ -17,6 +17,7 @@ from anyio_toolbatch import (
     ToolOutput,
     ToolResult,
     ToolRunner,
+    UnknownToolError,
     run_batch,
 )
 from anyio_toolbatch.testing import DeafTool, GatedTool, PromiseObserver
@@ -347,3 +348,18 @@ async def test_validate_replaces_or_refuses() -> None:
     assert results[1].status is Status.INVALID
     assert isinstance(results[1].error, ValueError)
     assert "too much" in results[1].text
+
+
+async def test_validate_may_say_that_there_is_no_such_tool() -> None:
+    """P6: for a framework that has the tools, and answers to a name that is none of them."""
+
+    def check(_call: ToolCall) -> None:
+        msg = "there is no tool named 'pay' (known: look)"
+        raise UnknownToolError(msg)
+
+    stands_in = Tool(lambda: None, name="pay", validate=check)
+    (result,) = await run_batch([ToolCall("0", "pay", tool=stands_in)])
+    assert result.reason is not None
+    assert result.reason.kind == "unknown_tool"
+    assert "known: look" in result.text
+    assert not result.started

@@ -168,14 +168,15 @@ async def test_what_a_tool_finds_in_its_process(
     ("how", "said"),
     [
         ("exit", "ended with exit status 3"),
+        ("close", "ended with exit status 1"),
         ("SIGKILL", "was ended by SIGKILL (out of memory?)"),
         ("SIGSEGV", "was ended by SIGSEGV"),
     ],
 )
 async def test_worker_that_dies_is_one_failure(
-    how: str, said: str, promises: PromiseObserver
+    how: str, said: str, promises: PromiseObserver, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """P1: also where a child of it lives on; the siblings are unharmed."""
+    """P1: also where a child of it lives on; the siblings are unharmed, and nobody shouts."""
     async with ToolRunner(observers=[promises]) as runner:
         with anyio.fail_after(LIVENESS):
             died, fine = await runner.run(
@@ -185,6 +186,7 @@ async def test_worker_that_dies_is_one_failure(
     assert (died.status, died.effects) == (Status.FAILED, "unknown")
     assert said in died.text
     assert fine.value == 2
+    assert capfd.readouterr().err == ""
 
 
 async def test_without_a_process_the_call_was_never_started(
