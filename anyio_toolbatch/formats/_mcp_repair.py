@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ._mcp_wire import id_of, is_call, response_to, text_result
-from ._plain import as_object, encodable
+from ._mcp_wire import is_call, key_of, response_to, text_result
+from ._plain import as_object
 from ._repair import LOST, Entry, as_history, plan
 
 __all__ = ("repair",)
@@ -47,13 +47,13 @@ def repair(messages: Sequence[Any]) -> list[Any]:
     for place, found in enumerate(fields):
         if found.get("method") == "notifications/cancelled":
             params = as_object(found.get("params"), "params") or {}
-            cancelled.append((_key(params.get("requestId")), place))
+            cancelled.append((key_of(params.get("requestId")), place))
         elif "method" in found and "id" in found:
             # A turn for each request: nothing is answered before it was asked.
-            requests.append(Entry(len(requests), _key(found["id"])))
+            requests.append(Entry(len(requests), key_of(found["id"])))
             places.append(place)
         elif "id" in found and ("result" in found or "error" in found):
-            responses.append(Entry(len(requests) - 1, _key(found["id"])))
+            responses.append(Entry(len(requests) - 1, key_of(found["id"])))
             response_places.append(place)
     kept: set[int] = set()
     lost: list[dict[str, Any]] = []
@@ -69,12 +69,6 @@ def repair(messages: Sequence[Any]) -> list[Any]:
             if answered_at is not None and (cut_at is None or answered_at < cut_at):
                 kept.add(answered_at)
             elif cut_at is None and is_call(found):
-                id_ = encodable(id_of(found["id"]))
-                lost.append(response_to(found, id_, text_result(LOST, is_error=True)))
+                lost.append(response_to(found, "", text_result(LOST, is_error=True)))
     dropped = set(response_places) - kept
     return [item for place, item in enumerate(history) if place not in dropped] + lost
-
-
-def _key(id_: object) -> tuple[bool, str]:
-    """Return an id as what pairs: 1 and "1" are two ids."""
-    return (isinstance(id_, str), encodable(id_of(id_)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._model.calls import ToolCall
-from ._openai_responses_wire import OUTPUT_OF, call_of, is_ours, may_be_cut
-from ._plain import as_array, as_object, fresh, str_or_empty
-from ._stream import Slot, Slots, cut_off, event_of
+from ._openai_responses_wire import call_of, is_ours, is_whole
+from ._plain import as_array, as_object, encodable, fresh, str_or_empty
+from ._stream import Slot, Slots, cut_off, event_of, place_of
 
 __all__ = ("CallStream",)
 
@@ -27,11 +27,14 @@ class CallStream:
     """
     Assembles a streamed response, and gives each call as soon as its item is done.
 
+    An item that does not say that it is whole, such as one of a custom tool
+    without a status, is that when another begins or the response is completed.
+
     .. versionadded:: 0.1
     """
 
     def __init__(self) -> None:
-        self._items: dict[int, _Item] = {}
+        self._items: list[_Item] = []
         self._slots = Slots()
         self._is_closed = False
 
@@ -61,17 +64,22 @@ class CallStream:
         if not is_known:
             msg = f"expected {_EXPECTED}, not an object of type {kind!r}"
             raise ValueError(msg)
-        index = found.get("output_index")
+        place = place_of(found, "output_index")
         if kind == "response.output_item.added":
-            self._item(index, as_object(found.get("item"), "an output item") or {})
+            self._begun(place, _fields_of(found.get("item")))
         elif kind == "response.output_item.done":
-            self._done(index, as_object(found.get("item"), "an output item") or {})
+            self._done(place, _fields_of(found.get("item")))
         elif kind in _DELTAS:
-            if isinstance(index, int) and index in self._items:
-                self._items[index].pieces.append(str_or_empty(found.get("delta")))
+            item = next((one for one in self._at(place) if not one.is_done), None)
+            if item is not None:
+                item.pieces.append(str_or_empty(found.get("delta")))
         elif kind in {"response.completed", "response.incomplete"}:
             response = as_object(found.get("response"), "a response") or {}
-            self._ended(response)
+            is_cut = kind != "response.completed" or response.get("status") not in (
+                None,
+                "completed",
+            )
+            self._ended(as_array(response.get("output")) or (), is_cut=is_cut)
         return self._slots.take()
 
     def close(self) -> list[ToolCall]:
@@ -83,94 +91,158 @@ class CallStream:
             result, so that the history stays valid, and are never run.
         """
         self._is_closed = True
-        for slot in self._slots.open:
-            slot.item = _incomplete(slot)
-            slot.call = cut_off(call_of(slot.item))
+        for item in self._open():
+            item.item = item.so_far()
+            item.call = cut_off(call_of(item.item))
         return self._slots.take()
 
     @property
     def message(self) -> list[dict[str, Any]]:
         """
-        The output items so far, for the history.
+        The output items so far, for the history; an empty list: there is nothing to send.
 
         What is not done is ``incomplete``: calls for this client, and text. Of
-        other things, such as reasoning, half an item is left out.
+        other things, such as reasoning, half an item is left out, and so is
+        reasoning that nothing follows: the provider takes it only before what
+        came of it.
         """
-        items: list[dict[str, Any]] = []
-        for item in self._items.values():
-            if item.is_done or (item.call is not None):
-                items.append(item.item)
-            elif item.is_ours or (item.item.get("type") == "message" and item.pieces):
-                items.append(_incomplete(item))
+        items = [
+            item.so_far()
+            for item in self._items
+            if item.is_done or item.is_ours or (item.kind == "message" and item.pieces)
+        ]
+        items = [item for item in items if isinstance(item.get("type"), str)]
+        while items and items[-1]["type"] == "reasoning":
+            items.pop()
         return items
 
-    def _ended(self, response: Mapping[str, Any]) -> None:
-        """Take what the whole response has and the stream had not; nothing twice."""
-        left = set(self._items)
-        for place, item in enumerate(as_array(response.get("output")) or ()):
-            fields = as_object(item, "an output item") or {}
-            # A gateway may have left items out, and then the places are others.
-            key = self._find(place, fields, left)
-            left.discard(key)
-            self._done(key, fields, is_cut=may_be_cut(response, fields))
+    def _open(self) -> list[_Item]:
+        return [item for item in self._items if item.is_ours and item.call is None]
 
-    def _find(self, index: Any, fields: Mapping[str, Any], among: set[Any]) -> Any:
-        """Return the place of an item by its ids; a new one if it is not there."""
-        for place in sorted(among, key=lambda place: place != index):
-            if _is_same(self._items[place].item, fields):
-                return place
-        is_free = isinstance(index, int) and index not in self._items
-        return index if is_free else max(self._items, default=-1) + 1
+    def _at(self, place: object) -> list[_Item]:
+        """Return the items at a place, the latest first; all of them, if it is not told."""
+        return [item for item in reversed(self._items) if place in (None, item.place)]
 
-    def _item(self, index: Any, fields: Mapping[str, Any]) -> _Item:
-        if not isinstance(index, int):
-            index = self._find(
-                None, fields, {n for n in self._items if not self._items[n].is_done}
-            )
-        item = self._items.get(index)
-        if item is None:
-            item = self._items[index] = _Item(fresh(dict(fields)))
-            if item.is_ours:
-                self._slots.all.append(item)
+    def _begun(self, place: object, fields: dict[str, Any]) -> _Item:
+        for item in self._at(place):
+            if item.is_done and (place is None or not _is_known(item.item, fields)):
+                continue
+            if _is_same(item.item, fields):
+                return item  # it is told once more
+        return self._add(place, fields)
+
+    def _done(self, place: object, fields: dict[str, Any]) -> None:
+        known = self._at(place)
+        open_ = [one for one in known if not one.is_done and one.is_ours == is_ours(fields)]
+        item = next((one for one in open_ if _is_same(one.item, fields)), None)
+        if item is None and place is not None:
+            # Some servers have another id for an item each time they speak of it.
+            item = next((one for one in open_ if _is_same_call(one.item, fields)), None)
+        if item is not None:
+            item.finish(fields)
+        elif place is None or not any(_is_known(one.item, fields) for one in known):
+            self._add(place, fields).finish(fields)
+
+    def _add(self, place: object, fields: dict[str, Any]) -> _Item:
+        self._settle()  # those before it are whole, since another begins
+        item = _Item(fields, place)
+        self._items.append(item)
+        if item.is_ours:
+            self._slots.all.append(item)
         return item
 
-    def _done(self, index: Any, fields: Mapping[str, Any], *, is_cut: bool = False) -> None:
-        item = self._item(index, fields)
-        if item.is_done:
-            return
-        item.is_done = True
-        item.item = fresh(dict(fields))
-        item.item.pop("parsed_arguments", None)  # an addition of the SDK's helpers
-        if item.is_ours:
-            call = call_of(item.item)
-            item.call = cut_off(call) if is_cut else call
+    def _ended(self, output: Sequence[Any], *, is_cut: bool) -> None:
+        """Take what the whole response has and the stream had not; nothing twice."""
+        left, last = list(self._items), None
+        for place, given in enumerate(output):
+            fields = _fields_of(given)
+            # A gateway may have left items out, and then the places are others.
+            left.sort(key=lambda item: item.place != place)
+            item = next((one for one in left if _is_same(one.item, fields)), None)
+            if item is None or item.is_ours != is_ours(fields):
+                item = self._add(place, fields)
+            else:
+                left.remove(item)
+            item.finish(fields)
+            last = item
+        last = last or next(iter(self._items[-1:]), None)
+        self._settle(cut=last if is_cut else None)
+
+    def _settle(self, cut: _Item | None = None) -> None:
+        for item in self._open():
+            if item.is_done:
+                call = call_of(item.item)
+                item.call = cut_off(call) if item is cut else call
 
 
 class _Item(Slot):
     """An output item that is being assembled; `pieces` are its arguments or its text."""
 
-    __slots__ = ("is_done", "is_ours")
+    __slots__ = ("is_done", "is_ours", "place")
 
-    def __init__(self, item: dict[str, Any]) -> None:
+    def __init__(self, item: dict[str, Any], place: object) -> None:
         super().__init__(item)
+        self.place = place
         self.is_done = False
-        self.is_ours = item.get("type") in OUTPUT_OF and is_ours(item)
+        self.is_ours = is_ours(item)
+
+    @property
+    def kind(self) -> str:
+        return str_or_empty(self.item.get("type"))
+
+    def finish(self, fields: dict[str, Any]) -> None:
+        """Take the whole item, once; if it is a call and says so, it can be run."""
+        if self.is_done:
+            return
+        self.is_done = True
+        self.item = fields
+        self.item.pop("parsed_arguments", None)  # an addition of the SDK's helpers
+        if self.is_ours:
+            call = call_of(self.item)
+            self.call = call if is_whole(self.item, call) else None
+
+    def so_far(self) -> dict[str, Any]:
+        """Return the item; where it is not done, with what has come of it."""
+        if self.is_done or self.call is not None:
+            return self.item
+        item = dict(self.item)
+        if self.kind not in {"apply_patch_call", "custom_tool_call"}:
+            item["status"] = "incomplete"  # the others have no such status
+        if self.kind in _ARGUMENTS:
+            key = _ARGUMENTS[self.kind]
+            item[key] = self.text or str_or_empty(item.get(key))
+        elif self.kind == "message":
+            item["content"] = [{"type": "output_text", "text": self.text, "annotations": []}]
+        return item
+
+
+def _fields_of(item: object) -> dict[str, Any]:
+    """Return a copy of an item that can be sent, as is all that it is compared with."""
+    copied: dict[str, Any] = fresh(dict(as_object(item, "an output item") or {}), encodable)
+    return copied
 
 
 def _is_same(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Tell whether two items are one, by all the ids that both have."""
-    ids = ((item.get(key), other.get(key)) for key in ("id", "call_id"))
-    known = [(a, b) for a, b in ids if a is not None and b is not None]
-    return item.get("type") == other.get("type") and all(a == b for a, b in known)
+    return item.get("type") == other.get("type") and all(
+        a == b for a, b in _ids(item, other, ("id", "call_id"))
+    )
 
 
-def _incomplete(slot: Slot) -> dict[str, Any]:
-    kind = str_or_empty(slot.item.get("type"))
-    item = dict(slot.item)
-    if kind not in {"apply_patch_call", "custom_tool_call"}:  # they have no such status
-        item["status"] = "incomplete"
-    if kind in _ARGUMENTS:
-        item[_ARGUMENTS[kind]] = slot.text or str_or_empty(item.get(_ARGUMENTS[kind]))
-    elif kind == "message":
-        item["content"] = [{"type": "output_text", "text": slot.text, "annotations": []}]
-    return item
+def _is_same_call(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell the same, whatever the items' own ids are."""
+    return item.get("type") == other.get("type") and all(
+        a == b for a, b in _ids(item, other, ("call_id",))
+    )
+
+
+def _is_known(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether two items are one, and have an id by which that is sure."""
+    return _is_same(item, other) and bool(_ids(item, other, ("id", "call_id")))
+
+
+def _ids(
+    item: Mapping[str, Any], other: Mapping[str, Any], keys: tuple[str, ...]
+) -> list[tuple[Any, Any]]:
+    pairs = ((item.get(key), other.get(key)) for key in keys)
+    return [(a, b) for a, b in pairs if a is not None and b is not None]

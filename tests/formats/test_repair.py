@@ -47,6 +47,12 @@ def check_anthropic(history: list[Any]) -> None:
     """The user message behind a turn begins with the results of all its calls."""
     due: list[str] = []
     unresolved: set[str] = set()
+    resolved = {
+        block["tool_use_id"]
+        for message in history
+        for block in message["content"]
+        if not isinstance(block, str) and block["type"] == "web_search_tool_result"
+    }
     previous = ""
     for message in history:
         content = message["content"]
@@ -55,16 +61,15 @@ def check_anthropic(history: list[Any]) -> None:
             assert not due or previous == "assistant", "a call without a result"
             due += [block["id"] for block in blocks if block["type"] == "tool_use"]
             for block in blocks:
-                if block["type"] == "server_tool_use":
+                if block["type"] == "server_tool_use" and block["id"] not in resolved:
                     unresolved.add(block["id"])
-                elif block["type"] == "web_search_tool_result":
-                    unresolved.discard(block["tool_use_id"])
+            assert blocks, "a message without content"
         else:
             kinds = [block["type"] for block in blocks]
             has = [b["tool_use_id"] for b in blocks if b["type"] == "tool_result"]
             assert sorted(has) == sorted(due), "not one result per call"
             assert kinds[: len(has)] == ["tool_result"] * len(has), "results come first"
-            assert not (has and unresolved) or len(has) == len(kinds), "results alone"
+            assert not unresolved or len(has) == len(kinds), "nothing but results"
             due = []
         previous = message["role"]
     assert not due, "a call without a result at the end"
@@ -351,7 +356,10 @@ def test_only_results_come_and_go(
         texts = [{"type": "text", "text": i} if isinstance(i, str) else i for i in found]
         return [item for item in texts if not is_result(item)]
 
-    assert others(items) == others(given_items)
+    # What the provider was to run, and will not: the check above says where.
+    gone = [item for item in others(given_items) if item not in others(items)]
+    assert {item["type"] for item in gone} <= {"server_tool_use"}
+    assert others(items) == [item for item in others(given_items) if item not in gone]
     for item in filter(is_result, items):
         if LOST not in json.dumps(item):
             assert any(item is known for known in given_items)
@@ -487,15 +495,63 @@ def test_anthropic_toolset_is_echoed_by_a_placeholder() -> None:
     assert answer["content"] == [result("a", LOST, is_error=True, toolset_name="browser")]
 
 
-def test_anthropic_results_stand_alone_beside_an_unresolved_server_tool() -> None:
-    """Text in the same message would be refused; it is kept, in one of its own."""
-    asks = use("a")
-    asks["content"].insert(0, {"type": "server_tool_use", "id": "s", "name": "web_search"})
-    answer = result("a")
-    history = [asks, says(answer, TEXT)]
-    assert anthropic.repair(history) == [asks, says(answer), says(TEXT)]
-    asks["content"].append({"type": "web_search_tool_result", "tool_use_id": "s"})
-    assert anthropic.repair(history) == history
+SEARCH = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+THOUGHT = {"type": "thinking", "thinking": "x", "signature": "sig"}
+
+
+def model(*blocks: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": list(blocks)}
+
+
+def test_anthropic_unresolved_server_tool_goes_where_the_user_has_spoken() -> None:
+    """Words beside it would be refused, and a second message is the same turn to the provider."""
+    (call,) = use("a")["content"]
+    answer = says(result("a"), TEXT)
+    assert anthropic.repair([model(SEARCH, call), answer]) == [model(call), answer]
+    lost = says(result("a", LOST, is_error=True), TEXT)
+    assert anthropic.repair([model(SEARCH, call), says(TEXT)]) == [model(call), lost]
+    # Nothing is left of the message, or nothing that it may end with.
+    assert (
+        anthropic.repair([says(TEXT), model(THOUGHT, SEARCH), says(TEXT)]) == [says(TEXT)] * 2
+    )
+
+
+def test_anthropic_server_tool_that_is_still_to_run_stays() -> None:
+    """The provider goes on with it: nothing was said since, or its result comes later."""
+    (call,) = use("a")["content"]
+    results = says(result("a"))
+    for history in (
+        [says(TEXT), model(SEARCH)],
+        [says(TEXT), model(SEARCH, call), results],
+        [model(SEARCH, call), results, model(FOUND, TEXT), says(TEXT)],
+        [model(SEARCH, FOUND, call), says(result("a"), TEXT)],
+    ):
+        repaired = anthropic.repair(history)
+        assert [id(message) for message in repaired] == [id(message) for message in history]
+
+
+def test_anthropic_old_server_tool_is_forgotten() -> None:
+    """What was once left open says nothing of the turns behind it."""
+    (call,) = use("a")["content"]
+    history = [
+        says(TEXT),
+        model(TEXT, SEARCH),
+        says(TEXT),
+        model(call),
+        says(result("a"), TEXT),
+    ]
+    repaired = anthropic.repair(history)
+    assert repaired == [history[0], model(TEXT), *history[2:]]
+    assert all(a is b for a, b in zip(repaired[2:], history[2:], strict=True))
+
+
+def test_anthropic_call_from_a_program_that_is_gone_is_the_models_own() -> None:
+    """Its caller is no more: the result is for the model."""
+    (call,) = use("a")["content"]
+    from_program = {**call, "caller": {"type": "code_execution_20250825", "tool_id": "s"}}
+    answer = says(result("a"), TEXT)
+    assert anthropic.repair([model(SEARCH, from_program), answer]) == [model(call), answer]
 
 
 def test_anthropic_results_come_before_a_message_of_another_role() -> None:
