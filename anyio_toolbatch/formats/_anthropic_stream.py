@@ -10,6 +10,7 @@ from .._model.calls import ToolCall
 from ._anthropic_wire import (
     CUT_REASONS,
     INVALID_JSON,
+    OPEN_REASONS,
     call_of,
     fit_to_end,
     resolved_by,
@@ -37,7 +38,7 @@ class CallStream:
         self._blocks: list[_Block] = []
         self._by_index: dict[Any, _Block] = {}  # the latest, where a server counts oddly
         self._slots = Slots()
-        self._is_whole = False  # it ended, and not in its middle
+        self._goes_on = False  # the provider does, with its own tools
         self._is_closed = False
 
     def feed(self, event: object) -> list[ToolCall]:
@@ -74,8 +75,8 @@ class CallStream:
             delta = as_object(found.get("delta"), "a delta") or {}
             reason = delta.get("stop_reason")
             if isinstance(reason, str) and reason:
-                self._is_whole = reason not in CUT_REASONS
-                self._settle_rest(is_cut=not self._is_whole)
+                self._goes_on = reason in OPEN_REASONS
+                self._settle_rest(is_cut=reason in CUT_REASONS)
         return self._slots.take()
 
     def close(self) -> list[ToolCall]:
@@ -94,16 +95,16 @@ class CallStream:
     @property
     def message(self) -> dict[str, Any] | None:
         """
-        The assistant message so far, for the history; None: there is nothing to send.
+        The assistant message so far, for the history; None where there is nothing to send.
 
         What the provider would refuse is not in it: empty text, thoughts without
-        their signature or with nothing behind them, and, where the message has
-        broken off, what the provider was to run and has not.
+        their signature or with nothing behind them, and what the provider was to
+        run and will not, since the message has broken off.
         """
         for block in self._blocks:
             block.put_together()
         content = [block.item for block in self._blocks if block.is_fit()]
-        if not self._is_whole:
+        if not self._goes_on:
             content = without_unresolved(content, resolved_by(content))
         content = fit_to_end(content)
         return {"role": "assistant", "content": content} if content else None
@@ -198,9 +199,8 @@ def _settle(slot: Slot, *, is_cut: bool = False) -> None:
 def _put_input(slot: Slot) -> None:
     text = slot.text
     if not text:
-        given = slot.item.get("input")
-        if not isinstance(given, dict):
-            slot.item["input"] = {} if given is None else {INVALID_JSON: json.dumps(given)}
+        if not isinstance(slot.item.get("input"), dict):
+            slot.item["input"] = _wrapped(slot.item.get("input"))
         return
     try:
         given = json.loads(text, parse_constant=_refuse)
@@ -210,6 +210,14 @@ def _put_input(slot: Slot) -> None:
     slot.item["input"] = (
         fresh(given, encodable) if isinstance(given, dict) else {INVALID_JSON: text}
     )
+
+
+def _wrapped(given: object) -> dict[str, str]:
+    """Return the object that stands for an input that is none."""
+    try:
+        return {} if given is None else {INVALID_JSON: json.dumps(given)}
+    except (TypeError, ValueError, RecursionError):
+        return {INVALID_JSON: "an input that cannot be written down"}
 
 
 def _refuse(constant: str) -> object:

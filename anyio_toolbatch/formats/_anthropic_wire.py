@@ -11,6 +11,7 @@ from ._plain import encodable, fresh, is_one_of, str_or_empty
 __all__ = (
     "CUT_REASONS",
     "INVALID_JSON",
+    "OPEN_REASONS",
     "call_of",
     "fit_to_end",
     "resolved_by",
@@ -20,6 +21,9 @@ __all__ = (
 
 CUT_REASONS = {"max_tokens", "model_context_window_exceeded", "refusal"}
 """Stop reasons after which the last block may be cut off."""
+
+OPEN_REASONS = {"pause_turn", "tool_use"}
+"""Stop reasons after which the provider goes on with its own tools."""
 
 INVALID_JSON = "INVALID_JSON"
 """The provider's own convention for streamed input that turned out to be no JSON."""

@@ -84,7 +84,7 @@ class CallStream:
     @property
     def message(self) -> dict[str, Any] | None:
         """
-        The assistant message so far, for the history; None: there is nothing to send.
+        The assistant message so far, for the history; None where there is nothing to send.
 
         A message needs a content or calls: of thoughts alone there is none.
         """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from .._model.calls import ToolCall
@@ -35,6 +36,7 @@ class CallStream:
 
     def __init__(self) -> None:
         self._items: list[_Item] = []
+        self._by_place: dict[object, list[_Item]] = {}
         self._slots = Slots()
         self._is_closed = False
 
@@ -99,7 +101,7 @@ class CallStream:
     @property
     def message(self) -> list[dict[str, Any]]:
         """
-        The output items so far, for the history; an empty list: there is nothing to send.
+        The output items so far, for the history; empty where there is nothing to send.
 
         What is not done is ``incomplete``: calls for this client, and text. Of
         other things, such as reasoning, half an item is left out, and so is
@@ -117,11 +119,11 @@ class CallStream:
         return items
 
     def _open(self) -> list[_Item]:
-        return [item for item in self._items if item.is_ours and item.call is None]
+        return [slot for slot in self._slots.open if isinstance(slot, _Item)]
 
-    def _at(self, place: object) -> list[_Item]:
+    def _at(self, place: object) -> Iterator[_Item]:
         """Return the items at a place, the latest first; all of them, if it is not told."""
-        return [item for item in reversed(self._items) if place in (None, item.place)]
+        return reversed(self._items if place is None else self._by_place.get(place, []))
 
     def _begun(self, place: object, fields: dict[str, Any]) -> _Item:
         for item in self._at(place):
@@ -132,7 +134,7 @@ class CallStream:
         return self._add(place, fields)
 
     def _done(self, place: object, fields: dict[str, Any]) -> None:
-        known = self._at(place)
+        known = list(self._at(place))
         open_ = [one for one in known if not one.is_done and one.is_ours == is_ours(fields)]
         item = next((one for one in open_ if _is_same(one.item, fields)), None)
         if item is None and place is not None:
@@ -145,24 +147,25 @@ class CallStream:
 
     def _add(self, place: object, fields: dict[str, Any]) -> _Item:
         self._settle()  # those before it are whole, since another begins
-        item = _Item(fields, place)
+        item = _Item(fields)
         self._items.append(item)
+        self._by_place.setdefault(place, []).append(item)
         if item.is_ours:
             self._slots.all.append(item)
         return item
 
     def _ended(self, output: Sequence[Any], *, is_cut: bool) -> None:
         """Take what the whole response has and the stream had not; nothing twice."""
-        left, last = list(self._items), None
+        left, last = dict.fromkeys(self._items), None
         for place, given in enumerate(output):
             fields = _fields_of(given)
             # A gateway may have left items out, and then the places are others.
-            left.sort(key=lambda item: item.place != place)
-            item = next((one for one in left if _is_same(one.item, fields)), None)
+            known = chain((one for one in self._at(place) if one in left), left)
+            item = next((one for one in known if _is_same(one.item, fields)), None)
             if item is None or item.is_ours != is_ours(fields):
                 item = self._add(place, fields)
             else:
-                left.remove(item)
+                del left[item]
             item.finish(fields)
             last = item
         last = last or next(iter(self._items[-1:]), None)
@@ -178,11 +181,10 @@ class CallStream:
 class _Item(Slot):
     """An output item that is being assembled; `pieces` are its arguments or its text."""
 
-    __slots__ = ("is_done", "is_ours", "place")
+    __slots__ = ("is_done", "is_ours")
 
-    def __init__(self, item: dict[str, Any], place: object) -> None:
+    def __init__(self, item: dict[str, Any]) -> None:
         super().__init__(item)
-        self.place = place
         self.is_done = False
         self.is_ours = is_ours(item)
 

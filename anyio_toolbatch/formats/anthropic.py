@@ -37,11 +37,11 @@ def parse_calls(message: object) -> list[ToolCall]:
     Return the calls for this client, in order.
 
     Nothing of a broken call is lost: a missing id or name becomes ``""``, and
-    an `input` that is no object makes the call invalid, with the reason in
-    `parse_error`. So does the wrapper ``{"INVALID_JSON": "…"}``: the text in
-    it counts as the arguments, and is judged as any other JSON text. A call at
-    the end of a response that was cut off (``stop_reason: max_tokens``) is
-    invalid too: nobody can say whether its input is whole.
+    an `input` that is no object, such as a str of JSON, makes the call invalid,
+    with the reason in `parse_error`. So does the wrapper ``{"INVALID_JSON":
+    "…"}``: the text in it counts as the arguments, and is judged as any other
+    JSON text. A call at the end of a response that was cut off (``stop_reason:
+    max_tokens``) is invalid too: nobody can say whether its input is whole.
 
     Args:
         message: The assistant message, which is also the whole response, or
