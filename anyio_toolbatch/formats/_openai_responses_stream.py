@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -36,7 +36,8 @@ class CallStream:
 
     def __init__(self) -> None:
         self._items: list[_Item] = []
-        self._by_place: dict[object, list[_Item]] = {}
+        self._begun_at: dict[object, list[_Item]] = {}  # those that are not done
+        self._done_at: set[tuple[object, _Ids]] = set()
         self._slots = Slots()
         self._is_closed = False
 
@@ -68,13 +69,13 @@ class CallStream:
             raise ValueError(msg)
         place = place_of(found, "output_index")
         if kind == "response.output_item.added":
-            self._begun(place, _fields_of(found.get("item")))
+            self._begin(place, _fields_of(found.get("item")))
         elif kind == "response.output_item.done":
             self._done(place, _fields_of(found.get("item")))
         elif kind in _DELTAS:
-            item = next((one for one in self._at(place) if not one.is_done), None)
-            if item is not None:
-                item.pieces.append(str_or_empty(found.get("delta")))
+            begun = self._begun(place)
+            if begun:
+                begun[-1].pieces.append(str_or_empty(found.get("delta")))
         elif kind in {"response.completed", "response.incomplete"}:
             response = as_object(found.get("response"), "a response") or {}
             is_cut = kind != "response.completed" or response.get("status") not in (
@@ -121,54 +122,69 @@ class CallStream:
     def _open(self) -> list[_Item]:
         return [slot for slot in self._slots.open if isinstance(slot, _Item)]
 
-    def _at(self, place: object) -> Iterator[_Item]:
-        """Return the items at a place, the latest first; all of them, if it is not told."""
-        return reversed(self._items if place is None else self._by_place.get(place, []))
+    def _begun(self, place: object) -> list[_Item]:
+        """Return the items at a place that are not done; of all places, if none is told."""
+        if place is not None:
+            return self._begun_at.get(place, [])
+        return [item for items in self._begun_at.values() for item in items]
 
-    def _begun(self, place: object, fields: dict[str, Any]) -> _Item:
-        for item in self._at(place):
-            if item.is_done and (place is None or not _is_known(item.item, fields)):
-                continue
-            if _is_same(item.item, fields):
-                return item  # it is told once more
-        return self._add(place, fields)
+    def _begin(self, place: object, fields: dict[str, Any]) -> None:
+        is_known = any(_is_same(item.item, fields) for item in self._begun(place))
+        if not is_known and not self._was_done(place, fields):
+            self._add(place, fields)
 
     def _done(self, place: object, fields: dict[str, Any]) -> None:
-        known = list(self._at(place))
-        open_ = [one for one in known if not one.is_done and one.is_ours == is_ours(fields)]
-        item = next((one for one in open_ if _is_same(one.item, fields)), None)
+        begun = [one for one in self._begun(place) if one.is_ours == is_ours(fields)]
+        item = next((one for one in begun if _is_same(one.item, fields)), None)
         if item is None and place is not None:
             # Some servers have another id for an item each time they speak of it.
-            item = next((one for one in open_ if _is_same_call(one.item, fields)), None)
+            item = next((one for one in begun if _is_same_call(one.item, fields)), None)
         if item is not None:
-            item.finish(fields)
-        elif place is None or not any(_is_known(one.item, fields) for one in known):
-            self._add(place, fields).finish(fields)
+            self._finish(item, fields)
+        elif not self._was_done(place, fields):
+            self._finish(self._add(place, fields), fields)
+
+    def _was_done(self, place: object, fields: dict[str, Any]) -> bool:
+        """Tell whether this is a second word of an item; without a place it is another one."""
+        ids = _ids_of(fields)
+        return place is not None and any(ids[1:]) and (place, ids) in self._done_at
 
     def _add(self, place: object, fields: dict[str, Any]) -> _Item:
         self._settle()  # those before it are whole, since another begins
-        item = _Item(fields)
+        item = _Item(fields, place)
         self._items.append(item)
-        self._by_place.setdefault(place, []).append(item)
+        self._begun_at.setdefault(place, []).append(item)
         if item.is_ours:
             self._slots.all.append(item)
         return item
 
+    def _finish(self, item: _Item, fields: dict[str, Any]) -> None:
+        if not item.is_done:
+            self._begun_at[item.place].remove(item)
+            self._done_at.add((item.place, _ids_of(fields)))
+            item.finish(fields)
+
     def _ended(self, output: Sequence[Any], *, is_cut: bool) -> None:
         """Take what the whole response has and the stream had not; nothing twice."""
-        left, last = dict.fromkeys(self._items), None
+        left: dict[_Item, None] = dict.fromkeys(self._items)
+        by_ids: dict[_Ids, list[_Item]] = {}
+        for item in self._items:
+            by_ids.setdefault(_ids_of(item.item), []).append(item)
+        last = self._items[-1] if self._items else None
         for place, given in enumerate(output):
             fields = _fields_of(given)
             # A gateway may have left items out, and then the places are others.
-            known = chain((one for one in self._at(place) if one in left), left)
-            item = next((one for one in known if _is_same(one.item, fields)), None)
-            if item is None or item.is_ours != is_ours(fields):
-                item = self._add(place, fields)
+            known = [one for one in by_ids.get(_ids_of(fields), ()) if one in left]
+            known.sort(key=lambda item: item.place != place)
+            found = next(
+                (one for one in chain(known, left) if _is_same(one.item, fields)), None
+            )
+            if found is None or found.is_ours != is_ours(fields):
+                found = self._add(place, fields)
             else:
-                del left[item]
-            item.finish(fields)
-            last = item
-        last = last or next(iter(self._items[-1:]), None)
+                del left[found]
+            self._finish(found, fields)
+            last = found
         self._settle(cut=last if is_cut else None)
 
     def _settle(self, cut: _Item | None = None) -> None:
@@ -181,10 +197,11 @@ class CallStream:
 class _Item(Slot):
     """An output item that is being assembled; `pieces` are its arguments or its text."""
 
-    __slots__ = ("is_done", "is_ours")
+    __slots__ = ("is_done", "is_ours", "place")
 
-    def __init__(self, item: dict[str, Any]) -> None:
+    def __init__(self, item: dict[str, Any], place: object) -> None:
         super().__init__(item)
+        self.place = place
         self.is_done = False
         self.is_ours = is_ours(item)
 
@@ -193,9 +210,7 @@ class _Item(Slot):
         return str_or_empty(self.item.get("type"))
 
     def finish(self, fields: dict[str, Any]) -> None:
-        """Take the whole item, once; if it is a call and says so, it can be run."""
-        if self.is_done:
-            return
+        """Take the whole item; if it is a call and says that it is whole, it can be run."""
         self.is_done = True
         self.item = fields
         self.item.pop("parsed_arguments", None)  # an addition of the SDK's helpers
@@ -224,27 +239,21 @@ def _fields_of(item: object) -> dict[str, Any]:
     return copied
 
 
+_Ids = tuple[str, str, str]
+
+
+def _ids_of(fields: Mapping[str, Any]) -> _Ids:
+    """Return what tells an item from others: its type, and its ids as far as there are any."""
+    kind, id_, call_id = (str_or_empty(fields.get(key)) for key in ("type", "id", "call_id"))
+    return kind, id_, call_id
+
+
 def _is_same(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Tell whether two items are one, by all the ids that both have."""
-    return item.get("type") == other.get("type") and all(
-        a == b for a, b in _ids(item, other, ("id", "call_id"))
-    )
+    pairs = [*zip(_ids_of(item), _ids_of(other), strict=True)]
+    return pairs[0][0] == pairs[0][1] and all(a == b for a, b in pairs if a and b)
 
 
 def _is_same_call(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Tell the same, whatever the items' own ids are."""
-    return item.get("type") == other.get("type") and all(
-        a == b for a, b in _ids(item, other, ("call_id",))
-    )
-
-
-def _is_known(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether two items are one, and have an id by which that is sure."""
-    return _is_same(item, other) and bool(_ids(item, other, ("id", "call_id")))
-
-
-def _ids(
-    item: Mapping[str, Any], other: Mapping[str, Any], keys: tuple[str, ...]
-) -> list[tuple[Any, Any]]:
-    pairs = ((item.get(key), other.get(key)) for key in keys)
-    return [(a, b) for a, b in pairs if a is not None and b is not None]
+    return _is_same({**item, "id": None}, other)

@@ -30,6 +30,7 @@ from ._plain import (
     as_array,
     as_object,
     encodable,
+    is_one_of,
     object_of,
     other_object,
     refuse_strangers,
@@ -41,6 +42,8 @@ from ._wording import ContentFunction, Spill, Wording, marked_text, result_of
 __all__ = ("CallStream", "parse_calls", "render_late", "render_results", "repair")
 
 _EXPECTED = "an OpenAI response or its list of output items"
+
+_CLIENT_ROLES = {"user", "system", "developer", "tool"}
 
 _WITH_ERROR_MARK = {"apply_patch_call", "shell_call"}
 """Calls whose outputs say in a field that something failed."""
@@ -197,16 +200,15 @@ def _items(message: object) -> tuple[Mapping[str, Any], Sequence[Any]]:
     refuse_strangers(items, "openai_responses", _EXPECTED)
     for item in items:
         # A history would pass for a response, and its old calls would run again.
-        role = item.get("role") if isinstance(item, Mapping) else getattr(item, "role", None)
-        if role not in (None, "assistant") or (role and not _is_output_message(item)):
+        role, kind = _value(item, "role"), _value(item, "type")
+        if is_one_of(role, _CLIENT_ROLES) or (role == "assistant" and kind != "message"):
             msg = f"expected {_EXPECTED}, not a list of messages; pass the last response alone"
             raise ValueError(msg)
     return response, items
 
 
-def _is_output_message(item: object) -> bool:
-    kind = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
-    return kind == "message"
+def _value(item: object, name: str) -> object:
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
 
 
 def _kind(result: ToolResult) -> str:

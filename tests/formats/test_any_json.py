@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyio_toolbatch import ToolCall
+from anyio_toolbatch import Reason, Status, ToolCall, ToolResult
 from anyio_toolbatch.formats import anthropic, gemini, mcp, openai_chat, openai_responses
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -47,19 +47,23 @@ def chat_events() -> list[list[Any]]:
 
 def anthropic_events() -> list[list[Any]]:
     found: list[list[Any]] = []
+    thought = {"type": "thinking", "thinking": "x", "signature": "sig"}
+    search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    hit = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
     for case in cases("anthropic"):
         events: list[Any] = [{"type": "message_start", "message": {"role": "assistant"}}]
-        for index, block in enumerate(case["response"]["content"]):
+        content = case["response"]["content"]
+        for index, block in enumerate([thought, search, *content[:1], hit, *content[1:]]):
             begun = {**block, **{key: {} for key in ("input",) if key in block}}
-            kind = "text_delta" if block["type"] == "text" else "input_json_delta"
-            key = "text" if block["type"] == "text" else "partial_json"
-            delta = {"type": kind, key: block.get("text") or json.dumps(block.get("input"))}
             place = {"index": index}
-            events += [
-                {"type": "content_block_start", **place, "content_block": begun},
-                {"type": "content_block_delta", **place, "delta": delta},
-                {"type": "content_block_stop", **place},
-            ]
+            events.append({"type": "content_block_start", **place, "content_block": begun})
+            delta: dict[str, Any] = {"type": "text_delta", "text": "x"}
+            if "input" in block:
+                text = json.dumps(block["input"])
+                delta = {"type": "input_json_delta", "partial_json": text}
+            if block["type"] == "text" or "input" in block:
+                events.append({"type": "content_block_delta", **place, "delta": delta})
+            events.append({"type": "content_block_stop", **place})
         events.append({"type": "message_delta", "delta": {"stop_reason": "tool_use"}})
         found.append(events)
     return found
@@ -355,3 +359,28 @@ def test_any_stream_gives_a_message_that_can_be_sent(
     parsed = provider.module.parse_calls(stream.message) if stream.message else []
     assert [call.id for call in parsed] == [call.id for call in calls]
     assert [call.name for call in parsed] == [call.name for call in calls]
+
+
+@each_stream
+@given(data=st.data())
+def test_turn_that_is_stopped_anywhere_leaves_its_history_in_order(
+    provider: Provider, data: st.DataObject
+) -> None:
+    """A1, P1: what was said, the results and the user's next words: nothing to repair."""
+    events = data.draw(st.sampled_from(provider.streams))
+    stream = provider.module.CallStream()
+    calls: list[ToolCall] = []
+    for event in events[: data.draw(st.integers(0, len(events)))]:
+        calls += stream.feed(event)
+    calls += stream.close()
+    reason = Reason("user_interrupt")
+    results = [
+        ToolResult(call, index, Status.INTERRUPTED, reason=reason)
+        for index, call in enumerate(calls)
+    ]
+    history: list[Any] = [{"role": "user", "content": "hi"}]
+    for more in (stream.message, provider.module.render_results(results) if results else None):
+        history += more if isinstance(more, list) else [more] if more else []
+    history.append({"role": "user", "content": "Stop."})
+    repaired = provider.module.repair(history)
+    assert [id(message) for message in repaired] == [id(message) for message in history]
