@@ -37,7 +37,7 @@ class CallStream:
     def __init__(self) -> None:
         self._items: list[_Item] = []
         self._begun_at: dict[object, list[_Item]] = {}  # those that are not done
-        self._done_at: set[tuple[object, _Ids]] = set()
+        self._done_at: set[tuple[object, _Id]] = set()
         self._slots = Slots()
         self._is_closed = False
 
@@ -136,9 +136,6 @@ class CallStream:
     def _done(self, place: object, fields: dict[str, Any]) -> None:
         begun = [one for one in self._begun(place) if one.is_ours == is_ours(fields)]
         item = next((one for one in begun if _is_same(one.item, fields)), None)
-        if item is None and place is not None:
-            # Some servers have another id for an item each time they speak of it.
-            item = next((one for one in begun if _is_same_call(one.item, fields)), None)
         if item is not None:
             self._finish(item, fields)
         elif not self._was_done(place, fields):
@@ -146,8 +143,8 @@ class CallStream:
 
     def _was_done(self, place: object, fields: dict[str, Any]) -> bool:
         """Tell whether this is a second word of an item; without a place it is another one."""
-        ids = _ids_of(fields)
-        return place is not None and any(ids[1:]) and (place, ids) in self._done_at
+        key = _id_of(fields)
+        return place is not None and bool(key[1]) and (place, key) in self._done_at
 
     def _add(self, place: object, fields: dict[str, Any]) -> _Item:
         self._settle()  # those before it are whole, since another begins
@@ -161,20 +158,20 @@ class CallStream:
     def _finish(self, item: _Item, fields: dict[str, Any]) -> None:
         if not item.is_done:
             self._begun_at[item.place].remove(item)
-            self._done_at.add((item.place, _ids_of(fields)))
+            self._done_at.add((item.place, _id_of(fields)))
             item.finish(fields)
 
     def _ended(self, output: Sequence[Any], *, is_cut: bool) -> None:
         """Take what the whole response has and the stream had not; nothing twice."""
         left: dict[_Item, None] = dict.fromkeys(self._items)
-        by_ids: dict[_Ids, list[_Item]] = {}
+        by_ids: dict[_Id, list[_Item]] = {}
         for item in self._items:
-            by_ids.setdefault(_ids_of(item.item), []).append(item)
+            by_ids.setdefault(_id_of(item.item), []).append(item)
         last = self._items[-1] if self._items else None
         for place, given in enumerate(output):
             fields = _fields_of(given)
             # A gateway may have left items out, and then the places are others.
-            known = [one for one in by_ids.get(_ids_of(fields), ()) if one in left]
+            known = [one for one in by_ids.get(_id_of(fields), ()) if one in left]
             known.sort(key=lambda item: item.place != place)
             found = next(
                 (one for one in chain(known, left) if _is_same(one.item, fields)), None
@@ -239,21 +236,26 @@ def _fields_of(item: object) -> dict[str, Any]:
     return copied
 
 
-_Ids = tuple[str, str, str]
+_Id = tuple[str, str]
 
 
-def _ids_of(fields: Mapping[str, Any]) -> _Ids:
-    """Return what tells an item from others: its type, and its ids as far as there are any."""
-    kind, id_, call_id = (str_or_empty(fields.get(key)) for key in ("type", "id", "call_id"))
-    return kind, id_, call_id
+def _id_of(fields: Mapping[str, Any]) -> _Id:
+    """Return what tells an item from others: its type, and the call's id or its own."""
+    kind, call_id, id_ = (str_or_empty(fields.get(key)) for key in ("type", "call_id", "id"))
+    return kind, call_id or id_
 
 
 def _is_same(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether two items are one, by all the ids that both have."""
-    pairs = [*zip(_ids_of(item), _ids_of(other), strict=True)]
-    return pairs[0][0] == pairs[0][1] and all(a == b for a, b in pairs if a and b)
+    """
+    Tell whether two items are one, as far as both have ids.
 
-
-def _is_same_call(item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell the same, whatever the items' own ids are."""
-    return _is_same({**item, "id": None}, other)
+    Some servers have another id for an item each time they speak of it; the
+    call's own id stays.
+    """
+    if item.get("type") != other.get("type"):
+        return False
+    for key in ("call_id", "id"):
+        one, two = str_or_empty(item.get(key)), str_or_empty(other.get(key))
+        if one and two:
+            return one == two
+    return True

@@ -772,14 +772,20 @@ def test_responses_items_that_all_begin_before_they_end_at_one_place() -> None:
     assert [call.id for call in calls] == ["a", "b"]
 
 
-def test_responses_item_whose_id_changes_is_one() -> None:
-    """Some servers make a new id for each event; the call's own id is the same."""
+def test_responses_item_whose_id_changes_is_run_once() -> None:
+    """J5: some servers make a new id for each event; the call's own id is the same."""
     stream = openai_responses.CallStream()
-    whole = {**BARE, "status": "completed"}
-    calls = feed_all(
-        stream, [event("added", 0, **BARE), event("done", 0, **whole | {"id": "x"})]
-    )
-    assert len(calls) == 1 and stream.close() == []
+    items = [{**BARE, "status": "completed", "id": f"fc_{n}"} for n in range(4)]
+    kinds = ["added", "done", "done"]
+    events = [event(kind, 0, **one) for kind, one in zip(kinds, items, strict=False)]
+    calls = feed_all(stream, [*events, ending("completed", items[3])])
+    assert [call.id for call in calls] == ["c"]
+    assert stream.close() == [] and len(stream.message) == 1
+    # Own ids tell where there is no other.
+    stream = openai_responses.CallStream()
+    for one in items:
+        del one["call_id"]
+    assert len(feed_all(stream, [event("done", 0, **one) for one in items])) == 4
 
 
 def test_responses_reasoning_needs_what_follows_it() -> None:
