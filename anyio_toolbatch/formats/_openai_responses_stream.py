@@ -131,6 +131,7 @@ class CallStream:
     def _begin(self, place: object, fields: dict[str, Any]) -> None:
         is_known = any(_is_same(item.item, fields) for item in self._begun(place))
         if not is_known and not self._was_done(place, fields):
+            self._settle()  # those before it are whole, since another begins
             self._add(place, fields)
 
     def _done(self, place: object, fields: dict[str, Any]) -> None:
@@ -139,6 +140,7 @@ class CallStream:
         if item is not None:
             self._finish(item, fields)
         elif not self._was_done(place, fields):
+            self._settle()
             self._finish(self._add(place, fields), fields)
 
     def _was_done(self, place: object, fields: dict[str, Any]) -> bool:
@@ -147,7 +149,6 @@ class CallStream:
         return place is not None and bool(key[1]) and (place, key) in self._done_at
 
     def _add(self, place: object, fields: dict[str, Any]) -> _Item:
-        self._settle()  # those before it are whole, since another begins
         item = _Item(fields, place)
         self._items.append(item)
         self._begun_at.setdefault(place, []).append(item)

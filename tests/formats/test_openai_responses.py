@@ -332,6 +332,9 @@ def test_own_texts_of_a_shell_are_its_output() -> None:
         content=lambda _: [{"type": "input_text", "text": "hi"}],
     )
     assert item["output"] == [{"stdout": "hi", "stderr": "", "outcome": exit_of(0)}]
+    ended = ToolResult(call, 0, Status.COMPLETED, value=CommandResult(3, None, "x", "", False))
+    (item,) = render_results([ended], content=lambda _: "own")
+    assert item["output"] == [{"stdout": "own", "stderr": "", "outcome": exit_of(3)}]
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -293,6 +293,13 @@ def test_chat_message_of_thoughts_alone_is_none() -> None:
     assert stream.message is not None and stream.message["refusal"] == "no"
 
 
+def test_chat_content_of_the_wrong_type_is_passed_over() -> None:
+    """What the model has said so far stays."""
+    stream = openai_chat.CallStream()
+    feed_all(stream, [chunk(content=content) for content in ("a", 5, None, {"x": 1}, "b")])
+    assert stream.message == {"role": "assistant", "content": "ab"}
+
+
 def test_chat_null_beside_a_function_is_no_custom_call() -> None:
     """A server that writes out what is not there."""
     stream = openai_chat.CallStream()
@@ -355,6 +362,7 @@ def test_anthropic_call_is_there_when_its_block_ends(wrap: Any) -> None:
         start(1, "text", text=""),
         delta(1, "text_delta", text="Hello"),
         delta(1, "citations_delta", citation={"n": 1}),
+        delta(1, "citations_delta", citation={"n": 2}),
         {"type": "text", "text": "Hello", "snapshot": "Hello"},
         stop(1),
         start(2),
@@ -370,7 +378,7 @@ def test_anthropic_call_is_there_when_its_block_ends(wrap: Any) -> None:
         "role": "assistant",
         "content": [
             {"type": "thinking", "thinking": "I see", "signature": "sig"},
-            {"type": "text", "text": "Hello", "citations": [{"n": 1}]},
+            {"type": "text", "text": "Hello", "citations": [{"n": 1}, {"n": 2}]},
             {"type": "tool_use", "id": "id_2", "name": "f", "input": {"n": 1}},
         ],
     }
@@ -559,6 +567,17 @@ def test_anthropic_input_that_is_no_object_at_the_start(given_: Any) -> None:
     assert anthropic.parse_calls(stream.message) == [call]
 
 
+def test_anthropic_input_without_an_end() -> None:
+    """R1: not even what cannot be written down is in the way of the message."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    stream = anthropic.CallStream()
+    (call,) = feed_all(stream, [start(0, input=deep), stop(0), ended()])
+    assert call.parse_error is not None
+    assert json.dumps(stream.message)
+
+
 def test_anthropic_long_text_is_put_together_once() -> None:
     """10,000 pieces cost what they are long, not the square of it."""
     stream = anthropic.CallStream()
@@ -736,6 +755,15 @@ def test_responses_item_that_says_it_is_whole_is_run_at_once(more: Any) -> None:
     assert parsed == call
 
 
+def test_responses_item_that_the_stream_has_left_out_ends_no_other() -> None:
+    """P6: a gateway tells of an earlier item at the end: the last one is cut off all the same."""
+    stream = openai_responses.CallStream()
+    assert feed_all(stream, [event("added", 1, **CUSTOM), event("done", 1, **CUSTOM)]) == []
+    first = {**BARE, "call_id": "first", "id": "fc_1"}
+    calls = stream.feed(ending("incomplete", first, CUSTOM))
+    assert [(call.id, cut_off(call)) for call in calls] == [("c", True), ("first", False)]
+
+
 def test_responses_item_that_waits_when_the_stream_breaks_is_not_run() -> None:
     """Nobody knows whether it was whole; the item stays as it has come."""
     stream = openai_responses.CallStream()
@@ -775,17 +803,17 @@ def test_responses_items_that_all_begin_before_they_end_at_one_place() -> None:
 def test_responses_item_whose_id_changes_is_run_once() -> None:
     """J5: some servers make a new id for each event; the call's own id is the same."""
     stream = openai_responses.CallStream()
-    items = [{**BARE, "status": "completed", "id": f"fc_{n}"} for n in range(4)]
-    kinds = ["added", "done", "done"]
+    items = [{**BARE, "status": "completed", "id": f"fc_{n}"} for n in range(5)]
+    kinds = ["added", "added", "done", "done"]
     events = [event(kind, 0, **one) for kind, one in zip(kinds, items, strict=False)]
-    calls = feed_all(stream, [*events, ending("completed", items[3])])
+    calls = feed_all(stream, [*events, ending("completed", items[4])])
     assert [call.id for call in calls] == ["c"]
     assert stream.close() == [] and len(stream.message) == 1
     # Own ids tell where there is no other.
     stream = openai_responses.CallStream()
     for one in items:
         del one["call_id"]
-    assert len(feed_all(stream, [event("done", 0, **one) for one in items])) == 4
+    assert len(feed_all(stream, [event("done", 0, **one) for one in items])) == 5
 
 
 def test_responses_reasoning_needs_what_follows_it() -> None:
