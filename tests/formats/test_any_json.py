@@ -9,7 +9,6 @@ assembled for the history can be sent.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -115,16 +114,19 @@ def gemini_histories() -> list[Any]:
     return [[*case["history"], case["model"], case["results"]] for case in cases("gemini")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Provider:
     name: str
     module: Any
-    messages: list[Any] = dataclasses.field(repr=False)
+    messages: list[Any]
     """What `parse_calls` takes."""
-    histories: list[Any] = dataclasses.field(repr=False)
+    histories: list[Any]
     calls_in: Callable[[Any], int]
     """How many calls there are at least, in a message that may be broken."""
-    streams: list[list[Any]] = dataclasses.field(repr=False)
+    streams: list[list[Any]]
+
+    def __repr__(self) -> str:
+        return self.name  # its payloads would fill pages
 
 
 def field(value: Any, *path: Any) -> Any:
@@ -234,7 +236,11 @@ DELETED = object()
 any_text = st.text(st.characters())  # lone surrogates included
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | any_text,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | any_text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
     max_leaves=5,
 )
