@@ -114,7 +114,7 @@ class CallStream:
             for item in self._items
             if item.is_done or item.is_ours or (item.kind == "message" and item.pieces)
         ]
-        items = [item for item in items if isinstance(item.get("type"), str)]
+        items = [item for item in items if str_or_empty(item.get("type"))]
         while items and items[-1]["type"] == "reasoning":
             items.pop()
         return items

@@ -201,7 +201,7 @@ def _items(message: object) -> tuple[Mapping[str, Any], Sequence[Any]]:
     for item in items:
         # A history would pass for a response, and its old calls would run again.
         role, kind = _value(item, "role"), _value(item, "type")
-        if is_one_of(role, _CLIENT_ROLES) or (role == "assistant" and kind != "message"):
+        if is_one_of(role, _CLIENT_ROLES) or (role == "assistant" and kind is None):
             msg = f"expected {_EXPECTED}, not a list of messages; pass the last response alone"
             raise ValueError(msg)
     return response, items
