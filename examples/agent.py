@@ -64,10 +64,10 @@ class Agent:
         finally:  # also if the model has failed: the history stays valid
             batch, self.batch = self.batch, None
             self.question = None  # of a call that was cut, its task may not know it yet
-            if batch.calls or stream.message["content"]:
-                self.history.append(stream.message)
+            if message := stream.message:  # it may have said nothing
+                self.history.append(message)
                 self.history += openai_chat.render_results(batch.results)
-        print(f"model: {stream.message['content'] or '...'}")
+        print(f"model: {(message and message['content']) or '...'}")
         for result in batch.results:
             print(f"  {result.call.name}: {result.text}")
         return bool(batch.calls) and not batch.interrupted

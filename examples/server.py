@@ -87,10 +87,10 @@ class Turn:
                     await tell(event, out)
         finally:  # also if the user has gone away: who comes back goes on from here
             batch, self.batch = self.batch, None
-            if batch.calls or stream.message["content"]:
-                history.append(stream.message)
+            if message := stream.message:  # the model may have said nothing
+                history.append(message)
                 history += openai_chat.render_results(batch.results)
-        await out.send(as_event("message", stream.message["content"] or ""))
+        await out.send(as_event("message", message["content"] or "" if message else ""))
         return bool(batch.calls) and not batch.interrupted
 
 

@@ -7,9 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._model.calls import ToolCall
-from ._anthropic_wire import CUT_REASONS, INVALID_JSON, call_of
+from ._anthropic_wire import (
+    CUT_REASONS,
+    INVALID_JSON,
+    OPEN_REASONS,
+    call_of,
+    fit_to_end,
+    resolved_by,
+    without_unresolved,
+)
 from ._plain import as_object, encodable, fresh, gives_arguments, str_or_empty
-from ._stream import Slot, Slots, cut_off, event_of
+from ._stream import Slot, Slots, cut_off, event_of, place_of
 
 __all__ = ("CallStream",)
 
@@ -27,8 +35,10 @@ class CallStream:
     """
 
     def __init__(self) -> None:
-        self._blocks: dict[Any, _Block] = {}
+        self._blocks: list[_Block] = []
+        self._by_index: dict[Any, _Block] = {}  # the latest, where a server counts oddly
         self._slots = Slots()
+        self._goes_on = False  # the provider does, with its own tools
         self._is_closed = False
 
     def feed(self, event: object) -> list[ToolCall]:
@@ -63,8 +73,10 @@ class CallStream:
                 self._stop(block)
         elif kind == "message_delta":
             delta = as_object(found.get("delta"), "a delta") or {}
-            if delta.get("stop_reason") is not None:
-                self._settle_rest(is_cut=delta["stop_reason"] in CUT_REASONS)
+            reason = delta.get("stop_reason")
+            if isinstance(reason, str) and reason:
+                self._goes_on = reason in OPEN_REASONS
+                self._settle_rest(is_cut=reason in CUT_REASONS)
         return self._slots.take()
 
     def close(self) -> list[ToolCall]:
@@ -81,27 +93,35 @@ class CallStream:
         return self._slots.take()
 
     @property
-    def message(self) -> dict[str, Any]:
+    def message(self) -> dict[str, Any] | None:
         """
-        The assistant message so far, for the history.
+        The assistant message so far, for the history; None where there is nothing to send.
 
         What the provider would refuse is not in it: empty text, thoughts without
-        their signature, the half request of a tool that the provider runs.
+        their signature or with nothing behind them, and what the provider was to
+        run and will not, since the message has broken off.
         """
-        for slot in self._slots.open:
-            _put_input(slot)
-        content = [block.item for block in self._blocks.values() if block.is_fit()]
-        return {"role": "assistant", "content": content}
+        for block in self._blocks:
+            block.put_together()
+        content = [block.item for block in self._blocks if block.is_fit()]
+        if not self._goes_on:
+            content = without_unresolved(content, resolved_by(content))
+        content = fit_to_end(content)
+        return {"role": "assistant", "content": content} if content else None
 
     def _start(self, event: Mapping[str, Any]) -> None:
-        item = fresh(dict(as_object(event.get("content_block"), "a content block") or {}))
-        block = _Block(item)
-        self._blocks[event.get("index", len(self._blocks))] = block
-        if item.get("type") == "tool_use":
+        given = as_object(event.get("content_block"), "a content block") or {}
+        block = _Block(fresh(dict(given), encodable))
+        self._blocks.append(block)
+        self._by_index[place_of(event, "index")] = block
+        if block.item.get("type") == "tool_use":
             self._slots.all.append(block)
 
     def _block_of(self, event: Mapping[str, Any]) -> _Block | None:
-        return self._blocks.get(event.get("index", len(self._blocks) - 1))
+        place = place_of(event, "index")
+        if place is None:
+            return self._blocks[-1] if self._blocks else None
+        return self._by_index.get(place)
 
     def _delta(self, event: Mapping[str, Any]) -> None:
         block = self._block_of(event)
@@ -110,11 +130,9 @@ class CallStream:
 
     def _stop(self, block: _Block) -> None:
         block.has_ended = True
-        if block.item.get("type") == "tool_use" and block.call is None:
-            if gives_arguments(block.text) or block.item.get("input"):
-                _settle(block)
-        elif block.pieces:
-            _put_input(block)
+        is_open_call = block.item.get("type") == "tool_use" and block.call is None
+        if is_open_call and (block.has_input or gives_arguments(block.text)):
+            _settle(block)
 
     def _settle_rest(self, *, is_cut: bool) -> None:
         for slot in self._slots.open:
@@ -124,37 +142,52 @@ class CallStream:
 class _Block(Slot):
     """A content block that is being assembled; `pieces` are those of its input."""
 
-    __slots__ = ("has_ended",)
+    __slots__ = ("has_ended", "has_input", "texts")
 
     def __init__(self, item: dict[str, Any]) -> None:
         super().__init__(item)
         self.has_ended = False
+        self.has_input = bool(item.get("input"))
+        """It came whole at the start, as some servers send it."""
+        self.texts: dict[str, list[str]] = {}
+        """Its other texts, in pieces: joined once, however many there are."""
 
     def add(self, delta: Mapping[str, Any]) -> None:
         kind = delta.get("type")
         if kind == "input_json_delta":
             self.pieces.append(str_or_empty(delta.get("partial_json")))
+        elif self.item.get("type") == "tool_use":
+            pass  # all that a call gets is its input
         elif kind == "citations_delta":
-            self.item["citations"] = [
-                *(self.item.get("citations") or ()),
-                fresh(delta.get("citation")),
-            ]
+            known = self.item.get("citations")
+            if not isinstance(known, list):
+                known = self.item["citations"] = []
+            known.append(fresh(delta.get("citation"), encodable))
         elif isinstance(kind, str):
             key = kind.removesuffix("_delta")  # text, thinking, signature, …
             for name, value in delta.items():
                 if isinstance(value, str) and name not in {"type", "signature"}:
-                    self.item[name] = str_or_empty(self.item.get(name)) + value
+                    begun = [str_or_empty(self.item.get(name))]
+                    self.texts.setdefault(name, begun).append(value)
                 elif name == key:
-                    self.item[name] = fresh(value)
+                    self.item[name] = fresh(value, encodable)
+
+    def put_together(self) -> None:
+        """Put what came in pieces into the item."""
+        for name, pieces in self.texts.items():
+            # The pieces are kept: the half of a character may have come so far.
+            self.item[name] = encodable("".join(pieces))
+        if self.pieces or self.item.get("type") == "tool_use":
+            _put_input(self)
 
     def is_fit(self) -> bool:
         """Tell whether the provider takes the block back as it is now."""
         kind = self.item.get("type")
         if kind == "text":
-            return bool(self.item.get("text"))
+            return bool(str_or_empty(self.item.get("text")).strip())
         if kind == "thinking":
-            return bool(self.item.get("signature"))
-        return kind == "tool_use" or self.has_ended
+            return bool(str_or_empty(self.item.get("signature")))
+        return kind == "tool_use" or (self.has_ended and isinstance(kind, str))
 
 
 def _settle(slot: Slot, *, is_cut: bool = False) -> None:
@@ -166,7 +199,8 @@ def _settle(slot: Slot, *, is_cut: bool = False) -> None:
 def _put_input(slot: Slot) -> None:
     text = slot.text
     if not text:
-        slot.item.setdefault("input", {})
+        if not isinstance(slot.item.get("input"), dict):
+            slot.item["input"] = _wrapped(slot.item.get("input"))
         return
     try:
         given = json.loads(text, parse_constant=_refuse)
@@ -176,6 +210,14 @@ def _put_input(slot: Slot) -> None:
     slot.item["input"] = (
         fresh(given, encodable) if isinstance(given, dict) else {INVALID_JSON: text}
     )
+
+
+def _wrapped(given: object) -> dict[str, str]:
+    """Return the object that stands for an input that is none."""
+    try:
+        return {} if given is None else {INVALID_JSON: json.dumps(given)}
+    except (TypeError, ValueError, RecursionError):
+        return {INVALID_JSON: "an input that cannot be written down"}
 
 
 def _refuse(constant: str) -> object:

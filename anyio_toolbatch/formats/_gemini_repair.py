@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ._gemini_wire import CALL, RESPONSE, call_of, field, id_of, response_part
+from ._gemini_wire import CALL, RESPONSE, call_of, field, id_of, is_models, response_part
 from ._plain import as_array, as_object, encodable, str_or_empty
 from ._repair import LOST, Entry, as_history, plan
 
@@ -47,7 +47,7 @@ def repair(messages: Sequence[Any]) -> list[Any]:
     turns: list[int] = []
     turn, was_model = -1, False
     for found in fields:
-        is_model = found.get("role") == "model"
+        is_model = is_models(found)
         turn += is_model and not was_model
         was_model = is_model
         turns.append(turn)
@@ -66,7 +66,7 @@ def repair(messages: Sequence[Any]) -> list[Any]:
     repaired: list[Any] = []
     due: list[Any] = []
     for place, (content, found) in enumerate(zip(history, fields, strict=True)):
-        if found.get("role") == "model":
+        if is_models(found):
             repaired.append(content)
             due = [
                 _placeholder(parts[call]) if result is None else given[result]

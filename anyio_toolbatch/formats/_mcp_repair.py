@@ -7,12 +7,13 @@ what comes for it all the same is not to be looked at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Hashable, Sequence
 from typing import Any
 
-from ._mcp_wire import id_of, is_call, response_to, text_result
-from ._plain import as_object, encodable
-from ._repair import LOST, Entry, as_history, plan
+from ._mcp_wire import is_call, key_of, response_to, text_result
+from ._plain import as_object
+from ._repair import LOST, as_history
 
 __all__ = ("repair",)
 
@@ -39,42 +40,24 @@ def repair(messages: Sequence[Any]) -> list[Any]:
     .. versionadded:: 0.1
     """
     history, fields = as_history(messages, "JSON-RPC messages")
-    requests: list[Entry] = []
-    places: list[int] = []
-    responses: list[Entry] = []
-    response_places: list[int] = []
-    cancelled: list[tuple[Any, int]] = []
+    waiting: dict[Hashable, deque[int]] = {}  # the places of requests, by their ids
+    dropped: set[int] = set()
     for place, found in enumerate(fields):
         if found.get("method") == "notifications/cancelled":
             params = as_object(found.get("params"), "params") or {}
-            cancelled.append((_key(params.get("requestId")), place))
+            waiting.pop(key_of(params.get("requestId")), None)
         elif "method" in found and "id" in found:
-            # A turn for each request: nothing is answered before it was asked.
-            requests.append(Entry(len(requests), _key(found["id"])))
-            places.append(place)
+            waiting.setdefault(key_of(found["id"]), deque()).append(place)
         elif "id" in found and ("result" in found or "error" in found):
-            responses.append(Entry(len(requests) - 1, _key(found["id"])))
-            response_places.append(place)
-    kept: set[int] = set()
-    lost: list[dict[str, Any]] = []
-    for rows in plan(requests, responses).values():
-        for request, response in rows:
-            found = fields[places[request]]
-            label, asked_at = requests[request].label, places[request]
-            # A response that came before the cancellation was in time.
-            cut_at = next(
-                (at for key, at in cancelled if key == label and at > asked_at), None
-            )
-            answered_at = None if response is None else response_places[response]
-            if answered_at is not None and (cut_at is None or answered_at < cut_at):
-                kept.add(answered_at)
-            elif cut_at is None and is_call(found):
-                id_ = encodable(id_of(found["id"]))
-                lost.append(response_to(found, id_, text_result(LOST, is_error=True)))
-    dropped = set(response_places) - kept
-    return [item for place, item in enumerate(history) if place not in dropped] + lost
-
-
-def _key(id_: object) -> tuple[bool, str]:
-    """Return an id as what pairs: 1 and "1" are two ids."""
-    return (isinstance(id_, str), encodable(id_of(id_)))
+            # Of requests that share an id, the first is answered first.
+            asked = waiting.get(key_of(found["id"]))
+            if asked:
+                asked.popleft()
+            else:
+                dropped.add(place)
+    lost = sorted(place for places in waiting.values() for place in places)
+    return [item for place, item in enumerate(history) if place not in dropped] + [
+        response_to(fields[place], "", text_result(LOST, is_error=True))
+        for place in lost
+        if is_call(fields[place])
+    ]

@@ -11,11 +11,17 @@ import signal
 from collections.abc import Mapping
 from typing import Any, cast
 
-from .._model.results import Status
+from .._model.results import Status, ToolResult
 from ._plain import as_array, encodable, fresh
 from ._wording import Worded, joined
 
-__all__ = ("computer_output", "patch_output", "search_output", "shell_output")
+__all__ = (
+    "computer_output",
+    "patch_output",
+    "search_output",
+    "shell_output",
+    "shell_texts",
+)
 
 _NO_SCREENSHOT = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
@@ -25,30 +31,53 @@ _NO_SCREENSHOT = (
 
 
 def shell_output(worded: Worded, wire: Mapping[str, Any], *, is_cut: bool) -> dict[str, Any]:
-    """Return what the commands wrote, and how each ended."""
+    """
+    Return what the commands wrote, and how each ended.
+
+    Args:
+        worded: Its content is the one text, or the blocks of `shell_texts`, or
+            the caller's own: outputs of commands, or texts, which are joined.
+        wire: The call.
+        is_cut: The call was cut.
+    """
     result, content = worded.result, worded.content
     fields: dict[str, Any] = {}
     action = wire.get("action")
     if isinstance(action, Mapping) and action.get("max_output_length") is not None:
         fields["max_output_length"] = action["max_output_length"]
-    is_done = result.status is Status.COMPLETED
-    if not isinstance(content, str):
+    ended = _ended(result.value)
+    if not isinstance(content, str) and not worded.is_own:
+        texts = (block["text"] for block in content)
+        fields["output"] = [
+            {"stdout": next(texts), "stderr": next(texts), "outcome": part["outcome"]}
+            for part in ended or ()
+        ]
+    elif not isinstance(content, str) and all("stdout" in block for block in content):
         fields["output"] = content
-    elif (
-        is_done and not worded.is_own and not worded.is_cut and (parts := _ended(result.value))
-    ):
-        fields["output"] = parts
     else:
-        is_bad = result.is_error or not is_done
-        ended = _ended(result.value)
-        outcome: dict[str, Any] = {"type": "exit", "exit_code": int(is_bad)}
+        text = joined(content)
+        outcome: dict[str, Any] = {"type": "exit", "exit_code": int(worded.is_bad)}
         if is_cut:
             outcome = {"type": "timeout"}
         elif ended:
             outcome = ended[-1]["outcome"]
-        out, err = ("", content) if is_bad else (content, "")
+        out, err = ("", text) if worded.is_bad else (text, "")
         fields["output"] = [{"stdout": out, "stderr": err, "outcome": outcome}]
     return fields
+
+
+def shell_texts(result: ToolResult) -> list[dict[str, Any]] | None:
+    """
+    Return what ended commands wrote, apart, so that each is cut by itself.
+
+    Returns:
+        A block for each stdout and stderr, in turn; None where the result is
+        something else than ended commands.
+    """
+    ended = _ended(result.value) if result.status is Status.COMPLETED else None
+    if not ended:
+        return None
+    return [{"text": part[name]} for part in ended for name in ("stdout", "stderr")]
 
 
 def _ended(value: object) -> list[dict[str, Any]] | None:
@@ -89,11 +118,9 @@ def _signalled(name: object) -> int:
 
 def patch_output(worded: Worded) -> dict[str, Any]:
     """Return whether the patch was applied, and what the tool said."""
-    result = worded.result
-    is_done = result.status is Status.COMPLETED and not result.is_error
-    fields: dict[str, Any] = {"status": "completed" if is_done else "failed"}
+    fields: dict[str, Any] = {"status": "failed" if worded.is_bad else "completed"}
     text = joined(worded.content)
-    is_silent = is_done and not worded.is_own and result.value is None
+    is_silent = not worded.is_bad and not worded.is_own and worded.result.value is None
     if text and not is_silent:
         fields["output"] = text
     return fields
@@ -107,10 +134,7 @@ def computer_output(worded: Worded) -> dict[str, Any]:
     ``computer_screenshot``, or a mapping with that as `output` and the
     `acknowledged_safety_checks`. A text has no place in this item.
     """
-    result = worded.result
-    value: Any = None
-    if result.status is Status.COMPLETED and not result.is_error:
-        value = result.value
+    value: Any = None if worded.is_bad else worded.result.value
     if worded.is_own:
         value = (
             next(iter(worded.content), None)
@@ -137,8 +161,8 @@ def search_output(worded: Worded) -> dict[str, Any]:
     """Return the tools that were found: the list of definitions that the tool returned."""
     result = worded.result
     found = as_array(result.value) if result.status is Status.COMPLETED else None
-    if worded.is_own and not isinstance(worded.content, str):
-        found = worded.content
+    if worded.is_own and (not worded.content or not isinstance(worded.content, str)):
+        found = worded.content or []
     tools = [fresh(dict(tool), encodable) for tool in found or () if isinstance(tool, Mapping)]
     return {
         "execution": "client",

@@ -15,12 +15,15 @@ from typing import Any, TypeGuard
 
 from .._model.calls import ToolCall
 from ._openai_chat_wire import CUT_REASONS, call_of
-from ._plain import as_array, as_object, fresh, str_or_empty
-from ._stream import Slot, Slots, cut_off, event_of
+from ._plain import as_array, as_object, encodable, fresh, other_object, str_or_empty
+from ._stream import Slot, Slots, cut_off, event_of, place_of
 
 __all__ = ("CallStream",)
 
 _EXPECTED = "a Chat Completions chunk"
+
+_SUBSTANCE = ("content", "refusal", "audio", "tool_calls")
+"""One of these a message must have, or it is refused."""
 
 
 class CallStream:
@@ -58,12 +61,11 @@ class CallStream:
         """
         found = event_of(event, _EXPECTED, is_closed=self._is_closed)
         if "choices" not in found:
-            keys = ", ".join(repr(str(key)[:40]) for key in list(found)[:5])
-            msg = f"expected {_EXPECTED}, not an object with the keys {keys or 'none'}"
-            raise ValueError(msg)
+            raise other_object(found, _EXPECTED)
         for item in as_array(found["choices"]) or ():
             choice = as_object(item, "a choice") or {}
-            if choice.get("index") in (None, 0):
+            index = choice.get("index")
+            if index == 0 or not isinstance(index, int):
                 self._choice(choice)
         return self._slots.take()
 
@@ -80,16 +82,20 @@ class CallStream:
         return self._slots.take()
 
     @property
-    def message(self) -> dict[str, Any]:
-        """The assistant message so far, for the history."""
+    def message(self) -> dict[str, Any] | None:
+        """
+        The assistant message so far, for the history; None where there is nothing to send.
+
+        A message needs a content or calls: of thoughts alone there is none.
+        """
         message: dict[str, Any] = {"role": "assistant", "content": None}
         for key, value in self._fields.items():
-            message[key] = "".join(value) if _is_pieces(value) else value
+            message[key] = encodable("".join(value)) if _is_pieces(value) else value
         if self._slots.all:
             for slot in self._slots.open:
                 _put_arguments(slot)
             message["tool_calls"] = [slot.item for slot in self._slots.all]
-        return message
+        return message if any(message.get(key) for key in _SUBSTANCE) else None
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
         delta = as_object(choice.get("delta"), "a delta")
@@ -103,8 +109,10 @@ class CallStream:
             elif key == "function_call" and value:
                 msg = "the deprecated function_call is not supported; use tools and tool_calls"
                 raise ValueError(msg)
+            elif key == "content" and not isinstance(value, str | list):
+                pass  # null, or what is no content
             elif key != "role" and value is not None:
-                self._field(key, value)
+                self._field(encodable(key), value)
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:  # some servers send "" all along
             self._settle(is_end=True, is_cut=reason in CUT_REASONS)
@@ -117,9 +125,9 @@ class CallStream:
         elif isinstance(value, str):
             self._fields[key] = _Pieces([value])
         elif isinstance(value, list) and isinstance(so_far, list) and not _is_pieces(so_far):
-            so_far.extend(fresh(value))
+            so_far.extend(fresh(value, encodable))
         else:
-            self._fields[key] = fresh(value)
+            self._fields[key] = fresh(value, encodable)
 
     def _piece(self, piece: Mapping[str, Any]) -> None:
         slot = self._slot_of(piece)
@@ -127,13 +135,17 @@ class CallStream:
             return  # something empty that trails behind
         for key, value in piece.items():
             if key in {"function", "custom"}:
-                _add_body(slot, key, as_object(value, f"{key!r} of a tool call") or {})
+                body = as_object(value, f"{key!r} of a tool call")
+                if body is not None:
+                    _add_body(slot, key, body)
+            elif key in {"id", "type"} and not isinstance(value, str):
+                pass  # the message would be refused
             elif key != "index" and value not in (None, ""):
-                slot.item[key] = fresh(value)
+                slot.item[encodable(key)] = fresh(value, encodable)
 
     def _slot_of(self, piece: Mapping[str, Any]) -> Slot:
         """Return the call that a piece belongs to, a new one if it begins one."""
-        index = piece.get("index")
+        index = place_of(piece, "index")
         if index is None:
             slot = self._slots.all[-1] if self._slots.all else None
         else:
@@ -202,12 +214,12 @@ def _add_body(slot: Slot, key: str, body: Mapping[str, Any]) -> None:
             if isinstance(value, str):
                 slot.pieces.append(value)
             elif value is not None:
-                known[field] = fresh(value)
+                known[field] = fresh(value, encodable)
         elif field == "name":
-            name = str_or_empty(value)
+            name = encodable(str_or_empty(value))
             known["name"] += "" if name == known["name"] else name
         else:
-            known[field] = fresh(value)
+            known[encodable(field)] = fresh(value, encodable)
 
 
 def _put_arguments(slot: Slot) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .._model.calls import ToolCall
 from ._plain import as_object, encodable, fresh, gives_arguments, never_arguments, str_or_empty
 
-__all__ = ("CUT_REASONS", "call_of", "has_arguments", "tool_message")
+__all__ = ("CUT_REASONS", "call_of", "has_arguments", "is_models", "tool_message")
 
 CUT_REASONS = {"length", "content_filter"}
 """Finish reasons after which what is not whole stays so."""
+
+
+def is_models(message: Mapping[str, Any]) -> bool:
+    """Tell whether a message is the model's, which some servers do not say."""
+    return message.get("role") in (None, "assistant")
 
 
 def call_of(item: object) -> ToolCall:

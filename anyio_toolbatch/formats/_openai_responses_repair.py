@@ -6,7 +6,9 @@ A call that the model does not wait for may have one pending output before that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .._model.results import Status, ToolResult
@@ -18,8 +20,8 @@ from ._openai_responses_wire import (
     label_of_output,
     output_of,
 )
-from ._plain import encodable
-from ._repair import LOST, Entry, as_history, plan
+from ._plain import encodable, is_one_of, str_or_empty
+from ._repair import LOST, as_history
 from ._wording import Worded
 
 __all__ = ("repair",)
@@ -54,71 +56,122 @@ def repair(messages: Sequence[Any]) -> list[Any]:
     .. versionadded:: 0.1
     """
     history, fields = as_history(messages, "Responses input items")
-    calls: list[Entry] = []
-    items: list[dict[str, Any]] = []  # those of the calls
-    finals: list[Entry] = []
-    final_places: list[int] = []
-    pendings: list[Entry] = []
-    pending_places: list[int] = []
+    calls: list[_Call] = []
+    outputs: list[_Output] = []
     kept: set[int] = set()  # the places of outputs that stay
     turns: list[int] = []
     has_reference, was_client, turn = False, True, -1
     for place, found in enumerate(fields):
-        kind = found.get("type")
+        kind = str_or_empty(found.get("type"))
         is_client = kind in _OUTPUTS or found.get("role") not in (None, "assistant")
         turn += was_client and not is_client
         was_client = is_client
         turns.append(turn)
         has_reference = has_reference or _is_reference(found)
         if kind in OUTPUT_OF:
-            calls.append(Entry(turn, (OUTPUT_OF[kind], encodable(call_of(found).id))))
-            items.append(found)
+            label = (OUTPUT_OF[kind], encodable(call_of(found).id))
+            calls.append(_Call(turn, label, found, is_async(found), is_ours(found)))
         elif kind in _OUTPUTS:
-            label = label_of_output(found)
-            if label is None or has_reference:
+            id_ = label_of_output(found)
+            if id_ is None or has_reference:
                 kept.add(place)
             is_pending = found.get("status") == "in_progress"
-            (pendings if is_pending else finals).append(Entry(turn, (kind, label)))
-            (pending_places if is_pending else final_places).append(place)
-    answered, places = _pair(calls, finals, final_places)
-    kept.update(places)
-    waiting = [n for n, item in enumerate(items) if is_async(item)]
-    also, places = _pair([calls[n] for n in waiting], pendings, pending_places)
-    for index, place in zip(also, places, strict=True):
-        call = waiting[index]
-        if call not in answered or place < answered[call]:
-            kept.add(place)
-            answered.setdefault(call, place)
-    # Of other calls it is an output like any other, if they have none.
-    others = [n for n in range(len(calls)) if n not in answered]
-    also, places = _pair([calls[n] for n in others], pendings, pending_places)
-    kept.update(places)
-    answered.update((others[index], place) for index, place in zip(also, places, strict=True))
-    lost: dict[int, list[Any]] = {}
-    for n, item in enumerate(items):
-        if n not in answered and is_ours(item):
-            lost.setdefault(calls[n].turn, []).append(_placeholder(item))
+            outputs.append(_Output(turn, (kind, id_), place, is_pending))
+    answered: set[_Call] = set()
+    for asked, answers in _groups(calls, outputs):
+        for call, own in _pairs(asked, answers).items():
+            kept.update(output.place for output in own)
+            answered.update([call] if own else [])
+    lost: dict[int, list[_Call]] = {}
+    for call in calls:
+        if call.is_ours and call not in answered:
+            lost.setdefault(call.turn, []).append(call)
     repaired: list[Any] = []
     for place, item in enumerate(history):
-        if fields[place].get("type") not in _OUTPUTS or place in kept:
+        if not is_one_of(fields[place].get("type"), _OUTPUTS) or place in kept:
             repaired.append(item)
         is_last = place + 1 == len(history)
         if is_last or turns[place + 1] != turns[place] or _is_message(fields[place + 1]):
-            repaired.extend(lost.pop(turns[place], ()))
+            repaired.extend(_placeholder(call.item) for call in lost.pop(turns[place], ()))
     return repaired
 
 
-def _pair(
-    calls: list[Entry], results: list[Entry], places: list[int]
-) -> tuple[dict[int, int], list[int]]:
-    """Return, for each call that has a result, the place of it; and these places."""
-    pairs = {
-        call: places[result]
-        for rows in plan(calls, results).values()
-        for call, result in rows
-        if result is not None
-    }
-    return pairs, list(pairs.values())
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    turn: int
+    """The model's turn that it stands in."""
+    label: Hashable
+    item: dict[str, Any]
+    is_async: bool
+    is_ours: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Output:
+    turn: int
+    """The model's turn that it follows."""
+    label: Hashable
+    place: int
+    is_pending: bool
+
+
+def _groups(
+    calls: Sequence[_Call], outputs: Sequence[_Output]
+) -> Iterator[tuple[list[_Call], list[_Output]]]:
+    """
+    Yield the calls that an output may be for, with all such outputs, both in order.
+
+    The id of one call alone tells which it is, wherever the output stands
+    behind it; one that several calls have does so within a turn only.
+    """
+    counts = Counter(call.label for call in calls)
+
+    def group(entry: _Call | _Output) -> Hashable:
+        return entry.label if counts[entry.label] == 1 else (entry.turn, entry.label)
+
+    asked: dict[Hashable, list[_Call]] = {}
+    for call in calls:
+        asked.setdefault(group(call), []).append(call)
+    answers: dict[Hashable, list[_Output]] = {}
+    for output in outputs:
+        answers.setdefault(group(output), []).append(output)
+    for key, some in asked.items():
+        # Nothing is answered before it was asked.
+        yield some, [one for one in answers.get(key, ()) if one.turn >= some[0].turn]
+
+
+def _pairs(calls: list[_Call], outputs: list[_Output]) -> dict[_Call, list[_Output]]:
+    """
+    Decide which outputs answer which of the calls that share an id; each answers one.
+
+    Calls that need a final output get theirs first, and a pending one is for a
+    call that may be pending: so most of what was said is of use. What is
+    decided here must be decided alike when placeholders, which are final, have
+    come behind the outputs.
+    """
+    finals = deque(one for one in outputs if not one.is_pending)
+    pendings = deque(one for one in outputs if one.is_pending)
+    pairs: dict[_Call, list[_Output]] = {call: [] for call in calls}
+
+    def give(some: Iterable[_Call], source: deque[_Output]) -> None:
+        for call in some:
+            if source:
+                pairs[call].append(source.popleft())
+
+    in_turn = sorted(calls, key=lambda call: not call.is_ours)
+    waiting = [call for call in in_turn if call.is_async]
+    others = [call for call in in_turn if not call.is_async]
+    give(others, finals)
+    give(waiting, pendings)
+    give((call for call in waiting if not pairs[call]), finals)
+    for call in waiting:
+        if finals and pairs[call] and pairs[call][0].is_pending:
+            pending, final = pairs[call][0], finals.popleft()
+            # Behind the final output there is nothing to be pending.
+            pairs[call] = [pending, final] if pending.place < final.place else [final]
+    # Of a call that is not asynchronous it is an output like any other.
+    give((call for call in others if not pairs[call]), pendings)
+    return pairs
 
 
 def _is_reference(item: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from .._model.calls import ToolCall, broken_call
 from .._model.results import Status, goes_on
 from ._openai_builtin import computer_output, patch_output, search_output, shell_output
-from ._plain import encodable, fresh, never_arguments, str_or_empty
+from ._plain import encodable, fresh, gives_arguments, is_one_of, never_arguments, str_or_empty
 from ._stream import CUT_OFF
 from ._wording import Worded, joined
 
@@ -22,8 +22,8 @@ __all__ = (
     "call_of",
     "is_async",
     "is_ours",
+    "is_whole",
     "label_of_output",
-    "may_be_cut",
     "output_of",
 )
 
@@ -60,7 +60,7 @@ def is_ours(item: Mapping[str, Any]) -> bool:
         )
     if kind == "tool_search_call":
         return item.get("execution") == "client"
-    return kind in OUTPUT_OF
+    return is_one_of(kind, OUTPUT_OF)
 
 
 def is_async(item: Mapping[str, Any]) -> bool:
@@ -90,11 +90,20 @@ def call_of(item: Mapping[str, Any]) -> ToolCall:
     return ToolCall(id_, name, arguments, wire=item)
 
 
-def may_be_cut(response: Mapping[str, Any], item: Mapping[str, Any]) -> bool:
-    """Tell whether an item may end in its middle, since its response does."""
-    # Not every kind has a status of its own, such as custom tools.
-    has_ended = response.get("status") in (None, "completed")
-    return not has_ended and item.get("status") != "completed"
+def is_whole(item: Mapping[str, Any], call: ToolCall) -> bool:
+    """
+    Tell whether the item of a call says by itself how far it has come.
+
+    Not every kind has a status, such as custom tools, and not every server
+    sends it. JSON has an end of its own; free text has none, nor has what may
+    be no arguments, or none so far. Then the item may be the one in which its
+    response was cut off.
+    """
+    if is_one_of(item.get("status"), {"completed", "incomplete", "in_progress"}):
+        return True
+    if item.get("type") != "function_call" or call.parse_error is not None:
+        return False
+    return gives_arguments(item.get("arguments"))
 
 
 def label_of_output(item: Mapping[str, Any]) -> str | None:
@@ -109,7 +118,7 @@ def output_of(worded: Worded) -> dict[str, Any]:
     result = worded.result
     wire: Mapping[str, Any] = result.call.wire if isinstance(result.call.wire, Mapping) else {}
     kind = wire.get("type")
-    kind = kind if kind in OUTPUT_OF else "function_call"
+    kind = kind if is_one_of(kind, OUTPUT_OF) else "function_call"
     is_local_shell = kind == "local_shell_call"
     item: dict[str, Any] = {
         "type": OUTPUT_OF[kind],

@@ -8,8 +8,8 @@ cannot hold was put there by the caller, and raises at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeGuard, cast
 
 __all__ = (
     "as_array",
@@ -17,7 +17,10 @@ __all__ = (
     "encodable",
     "fresh",
     "gives_arguments",
+    "is_one_of",
     "never_arguments",
+    "object_of",
+    "other_object",
     "provider_of",
     "refuse_history",
     "refuse_strangers",
@@ -77,6 +80,26 @@ _DUMP_OPTIONS: tuple[dict[str, bool], ...] = (
     {"by_alias": True, "exclude_none": True, "warnings": False},
     {"warnings": False},
 )
+
+
+def object_of(value: object, what: str, expected: str) -> Mapping[str, Any]:
+    """
+    Return the JSON object that `value` has to be, as `as_object` does.
+
+    Raises:
+        TypeError: It is none, neither of JSON nor of an SDK.
+    """
+    found = as_object(value, what)
+    if found is None:
+        msg = f"expected {expected}, not {type(value).__name__}"
+        raise TypeError(msg)
+    return found
+
+
+def other_object(found: Mapping[str, Any], expected: str) -> ValueError:
+    """Return the error for an object that is another than was expected."""
+    keys = ", ".join(repr(str(key)[:40]) for key in list(found)[:5])
+    return ValueError(f"expected {expected}, not an object with the keys {keys or 'none'}")
 
 
 def as_array(value: object) -> Sequence[Any] | None:
@@ -154,6 +177,11 @@ def str_or_empty(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def is_one_of(value: object, names: Collection[str]) -> TypeGuard[str]:
+    """Tell whether `value` is one of these names; a list or an object is none."""
+    return isinstance(value, str) and value in names
+
+
 def never_arguments(value: object) -> Any:
     """
     Return what a `ToolCall` takes for broken arguments, whatever `value` is.
@@ -172,7 +200,7 @@ def fresh(value: object, text: Callable[[str], str] | None = None) -> Any:
     tool that changes what it was given must not change the conversation.
 
     Args:
-        value: Of dicts, lists and anything else, which is kept as it is.
+        value: Of dicts, lists, tuples and anything else, which is kept as it is.
         text: What to make of each str.
     """
     try:
@@ -189,6 +217,8 @@ def _copied(value: object, text: Callable[[str], str] | None) -> Any:
         return {_copied(key, text): _copied(item, text) for key, item in fields.items()}
     if isinstance(value, list):
         return [_copied(item, text) for item in cast("list[object]", value)]
+    if isinstance(value, tuple):
+        return tuple(_copied(item, text) for item in cast("tuple[object, ...]", value))
     return value if text is None or not isinstance(value, str) else text(value)
 
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._model.calls import ToolCall, broken_call
-from ._plain import as_object
+from ._plain import encodable, object_of
 
-__all__ = ("CUT_OFF", "Slot", "Slots", "cut_off", "event_of")
+__all__ = ("CUT_OFF", "Slot", "Slots", "cut_off", "event_of", "place_of")
 
 CUT_OFF = "the model's message ended before the arguments of this call were complete"
 
@@ -36,8 +36,9 @@ class Slot:
 
     @property
     def text(self) -> str:
-        """The arguments so far."""
-        return "".join(self.pieces)
+        """The arguments so far, fit for UTF-8."""
+        # Joined first: a character may have been cut in two.
+        return encodable("".join(self.pieces))
 
 
 class Slots:
@@ -79,8 +80,10 @@ def event_of(event: object, expected: str, *, is_closed: bool) -> Mapping[str, A
     if is_closed:
         msg = "this CallStream is closed; each message needs one of its own"
         raise RuntimeError(msg)
-    found = as_object(event, "an event")
-    if found is None:
-        msg = f"expected {expected}, not {type(event).__name__}"
-        raise TypeError(msg)
-    return found
+    return object_of(event, "an event", expected)
+
+
+def place_of(event: Mapping[str, Any], key: str) -> str | int | float | None:
+    """Return which part of the message an event is about; None: it does not tell."""
+    place = event.get(key)
+    return place if isinstance(place, str | int | float) else None

@@ -53,8 +53,15 @@ class Worded:
     """Fit for UTF-8. A list is the caller's blocks, copied."""
     is_own: bool
     """The caller's words: a format adds nothing to them."""
+    has_text: bool = True
+    """The format has a place for words here; if not, nothing is counted."""
     is_cut: bool = False
     """Something was left out of the text."""
+
+    @property
+    def is_bad(self) -> bool:
+        """The tool has not completed, or says itself that it is an error."""
+        return self.result.is_error or self.result.status is not Status.COMPLETED
 
 
 class Wording:
@@ -97,7 +104,7 @@ class Wording:
     def word(
         self,
         results: Iterable[ToolResult],
-        text_of: Callable[[ToolResult], str],
+        text_of: Callable[[ToolResult], Content | None],
         limit_of: Callable[[ToolResult], int | None] = lambda _: None,
     ) -> list[Worded]:
         """
@@ -105,14 +112,16 @@ class Wording:
 
         Args:
             results: The results of one batch.
-            text_of: The format's own words.
+            text_of: The format's own words: a text, or several in blocks that
+                are cut one by one; None: this result has no place for words,
+                so that nothing of it is counted or cut.
             limit_of: A limit that the call itself asks for.
 
         Raises:
             TypeError: `content` gave something else than a str, a list of
                 objects or None; or `spill` something else than a str.
         """
-        worded = [self._worded(result, text_of) for result in results]
+        worded = [self._worded(result, text_of(result)) for result in results]
         sizes = [sum(map(len, texts)) for texts in map(_texts, worded)]
         shares = [
             min([size, *(n for n in (self._per_result, limit_of(w.result)) if n is not None)])
@@ -125,12 +134,13 @@ class Wording:
                 self._cut(entry, share)
         return worded
 
-    def _worded(self, result: ToolResult, text_of: Callable[[ToolResult], str]) -> Worded:
+    def _worded(self, result: ToolResult, own: Content | None) -> Worded:
         given = None if self._content is None else self._content(result)
+        has_text, is_own = own is not None, given is not None
         if given is None:
-            return Worded(result, encodable(text_of(result)), is_own=False)
+            given = "" if own is None else own
         if isinstance(given, str):
-            return Worded(result, encodable(given), is_own=True)
+            return Worded(result, encodable(given), is_own, has_text)
         items = as_array(given)
         blocks = (
             [] if items is None else [as_object(item, "a content block") for item in items]
@@ -141,7 +151,9 @@ class Wording:
                 f"not {type(given).__name__}"
             )
             raise TypeError(msg)
-        return Worded(result, [fresh(dict(b or {}), encodable) for b in blocks], is_own=True)
+        # Of no blocks there is nothing to show, and an empty list is refused.
+        shown = [fresh(dict(block or {}), encodable) for block in blocks] or ""
+        return Worded(result, shown, is_own, has_text)
 
     def _cut(self, entry: Worded, share: int) -> None:
         texts = _texts(entry)
@@ -179,8 +191,7 @@ def data_of(worded: Worded) -> Any:
         says less than the value, or JSON has no words for it.
     """
     result = worded.result
-    is_bad = result.is_error or result.status is not Status.COMPLETED
-    if is_bad or worded.is_own or worded.is_cut or isinstance(result.value, str):
+    if worded.is_bad or worded.is_own or worded.is_cut or isinstance(result.value, str):
         return NO_DATA
     try:
         given = json.dumps(result.value, ensure_ascii=False, allow_nan=False)
@@ -223,14 +234,23 @@ def result_of(late: LateResult) -> ToolResult:
 
 
 def _texts(entry: Worded) -> list[str]:
+    if not entry.has_text:
+        return []
     if isinstance(entry.content, str):
         return [entry.content]
     return [block["text"] for block in _text_blocks(entry.content)]
 
 
 def _text_blocks(blocks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    # All providers call it so. What is no text, such as an image, is not counted.
-    return (block for block in blocks if isinstance(block.get("text"), str))
+    # What is no text, such as an image, is neither counted nor cut.
+    return (
+        block
+        for block in blocks
+        if isinstance(block.get("text"), str) and block.get("type") in _TEXT_TYPES
+    )
+
+
+_TEXT_TYPES = (None, "text", "input_text", "output_text")
 
 
 def _head(entry: Worded) -> int:

@@ -16,7 +16,14 @@ from .._model.results import ToolResult
 from ._anthropic_repair import repair
 from ._anthropic_stream import CallStream
 from ._anthropic_wire import CUT_REASONS, call_of, result_block
-from ._plain import as_array, as_object, refuse_history, refuse_strangers
+from ._plain import (
+    as_array,
+    as_object,
+    is_one_of,
+    object_of,
+    refuse_history,
+    refuse_strangers,
+)
 from ._stream import cut_off
 from ._wording import ContentFunction, Spill, Wording
 
@@ -30,11 +37,11 @@ def parse_calls(message: object) -> list[ToolCall]:
     Return the calls for this client, in order.
 
     Nothing of a broken call is lost: a missing id or name becomes ``""``, and
-    an `input` that is no object makes the call invalid, with the reason in
-    `parse_error`. So does the wrapper ``{"INVALID_JSON": "…"}``: the text in
-    it counts as the arguments, and is judged as any other JSON text. A call at
-    the end of a response that was cut off (``stop_reason: max_tokens``) is
-    invalid too: nobody can say whether its input is whole.
+    an `input` that is no object, such as a str of JSON, makes the call invalid,
+    with the reason in `parse_error`. So does the wrapper ``{"INVALID_JSON":
+    "…"}``: the text in it counts as the arguments, and is judged as any other
+    JSON text. A call at the end of a response that was cut off (``stop_reason:
+    max_tokens``) is invalid too: nobody can say whether its input is whole.
 
     Args:
         message: The assistant message, which is also the whole response, or
@@ -118,10 +125,7 @@ def _blocks(message: object) -> tuple[Sequence[Any], bool]:
         refuse_history(bare, _EXPECTED)
         refuse_strangers(bare, "anthropic", _EXPECTED)
         return bare, False
-    found = as_object(message, "message")
-    if found is None:
-        msg = f"expected {_EXPECTED}, not {type(message).__name__}"
-        raise TypeError(msg)
+    found = object_of(message, "message", _EXPECTED)
     role = found.get("role")
     if role not in (None, "assistant"):
         msg = f"expected {_EXPECTED}, not a message with the role {role!r}"
@@ -138,4 +142,4 @@ def _blocks(message: object) -> tuple[Sequence[Any], bool]:
         given = type(content).__name__ if "content" in found else "missing"
         msg = f"expected {_EXPECTED}, but content is {given}, not a list or a str"
         raise ValueError(msg)
-    return blocks, found.get("stop_reason") in CUT_REASONS
+    return blocks, is_one_of(found.get("stop_reason"), CUT_REASONS)

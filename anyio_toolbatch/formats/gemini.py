@@ -15,8 +15,9 @@ from typing import Any, Literal
 from .._model.calls import ToolCall
 from .._model.results import LateResult, Status, ToolResult, goes_on
 from ._gemini_repair import repair
-from ._gemini_wire import CALL, call_of, field, response_part
-from ._plain import as_array, as_object, refuse_strangers
+from ._gemini_wire import CALL, WHOLE_REASONS, call_of, field, response_part
+from ._plain import as_array, as_object, object_of, other_object, refuse_strangers
+from ._stream import cut_off
 from ._wording import NO_DATA, ContentFunction, Spill, Worded, Wording, data_of, result_of
 
 __all__ = ("parse_calls", "render_late", "render_results", "repair")
@@ -33,7 +34,8 @@ def parse_calls(message: object) -> list[ToolCall]:
     Nothing of a broken call is lost: a missing id or name becomes ``""``, and
     `args` that are no object make the call invalid, with the reason in
     `parse_error`; so does a piece of a call whose arguments are streamed
-    (``willContinue``).
+    (``willContinue``, ``partialArgs``), and a call at the end of a response
+    that was cut off (``finishReason: MAX_TOKENS``).
 
     Args:
         message: The content, or the whole response (of several candidates the
@@ -54,10 +56,14 @@ def parse_calls(message: object) -> list[ToolCall]:
     .. versionadded:: 0.1
     """
     calls: list[ToolCall] = []
-    for item in _parts(message):
+    parts, is_cut = _parts(message)
+    part: Mapping[str, Any] | None = None
+    for item in parts:
         part = as_object(item, "a part")
         if part is not None and field(part, *CALL) is not None:
             calls.append(call_of(part))
+    if is_cut and calls and calls[-1].wire is part:
+        calls[-1] = cut_off(calls[-1])
     return calls
 
 
@@ -165,7 +171,8 @@ def render_late(
 _CUT = {Status.INTERRUPTED, Status.TIMED_OUT}
 
 
-def _parts(message: object) -> Sequence[Any]:
+def _parts(message: object) -> tuple[Sequence[Any], bool]:
+    """Return the parts, and whether the last may have been cut off."""
     bare = as_array(message)
     if bare is not None:
         refuse_strangers(bare, "gemini", _EXPECTED)
@@ -174,14 +181,14 @@ def _parts(message: object) -> Sequence[Any]:
             if "parts" in item or "role" in item if is_dict else hasattr(item, "role"):
                 msg = f"expected {_EXPECTED}, not a list of messages; pass the last one"
                 raise ValueError(msg)
-        return bare
-    found = as_object(message, "message")
-    if found is None:
-        msg = f"expected {_EXPECTED}, not {type(message).__name__}"
-        raise TypeError(msg)
+        return bare, False
+    found = object_of(message, "message", _EXPECTED)
+    is_cut = False
     if "candidates" in found:
         candidates = as_array(found["candidates"])
         candidate = as_object(candidates[0], "a candidate") if candidates else None
+        reason = field(candidate or {}, "finishReason", "finish_reason")
+        is_cut = isinstance(reason, str) and reason not in {*WHOLE_REASONS, ""}
         # A blocked prompt has no candidates, a blocked answer no content.
         found = as_object((candidate or {}).get("content"), "a content") or {"parts": None}
     role = found.get("role")
@@ -193,15 +200,12 @@ def _parts(message: object) -> Sequence[Any]:
         msg = f"parts must be a list, not {type(found['parts']).__name__}"
         raise ValueError(msg)
     if "parts" not in found and role is None:
-        keys = ", ".join(repr(str(key)[:40]) for key in list(found)[:5])
-        msg = f"expected {_EXPECTED}, not an object with the keys {keys or 'none'}"
-        raise ValueError(msg)
-    return parts or ()
+        raise other_object(found, _EXPECTED)
+    return parts or (), is_cut
 
 
 def _part(worded: Worded) -> dict[str, Any]:
     result, content = worded.result, worded.content
-    is_bad = result.is_error or result.status is not Status.COMPLETED
     media: list[dict[str, Any]] = []
     response: dict[str, Any]
     if isinstance(content, list):
@@ -209,7 +213,7 @@ def _part(worded: Worded) -> dict[str, Any]:
         media = [block for block in content if block not in texts]
         content = "".join(block["text"] for block in texts)
     data = data_of(worded)
-    if is_bad:
+    if worded.is_bad:
         response = {"error": content}
     elif data is NO_DATA:
         response = {"output": content}

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .._model.calls import ToolCall
-from .._model.results import Status, ToolResult
+from .._model.results import ToolResult
 from ._mcp_repair import repair
 from ._mcp_wire import call_of, is_call, response_to, text_result
-from ._plain import as_array, as_object, refuse_strangers
+from ._plain import as_array, object_of, other_object, refuse_strangers
 from ._wording import NO_DATA, ContentFunction, Spill, Worded, Wording, data_of
 
 __all__ = ("parse_calls", "render_responses", "render_results", "repair")
@@ -32,7 +32,8 @@ def parse_calls(message: object) -> list[ToolCall]:
 
     Args:
         message: A JSON-RPC request, or its bare `params`, or a list of these;
-            notifications, responses and other requests in it are passed over.
+            notifications (what has no `id`), responses and other requests in
+            it are passed over.
             Dicts, or SDK objects with `model_dump()` or `to_dict()`.
 
     Returns:
@@ -51,16 +52,11 @@ def parse_calls(message: object) -> list[ToolCall]:
     refuse_strangers(items, "mcp", _EXPECTED)
     calls: list[ToolCall] = []
     for item in items:
-        found = as_object(item, "message" if bare is None else "a request")
-        if found is None:
-            msg = f"expected {_EXPECTED}, not {type(item).__name__}"
-            raise TypeError(msg)
+        found = object_of(item, "message" if bare is None else "a request", _EXPECTED)
         if is_call(found):
             calls.append(call_of(found))
         elif not found.keys() & {"jsonrpc", "method"}:
-            keys = ", ".join(repr(str(key)[:40]) for key in list(found)[:5])
-            msg = f"expected {_EXPECTED}, not an object with the keys {keys or 'none'}"
-            raise ValueError(msg)
+            raise other_object(found, _EXPECTED)
     return calls
 
 
@@ -119,7 +115,8 @@ def render_responses(
 
     Returns:
         One response per result, in the same order. The id is that of the
-        request in `wire`, a number where it was one; the call's own otherwise.
+        request in `wire`, a number where it was one, and null where it is no
+        id; the call's own where there is no request.
 
     Raises:
         TypeError: As `render_results`.
@@ -142,8 +139,7 @@ def render_responses(
 
 
 def _tool_result(worded: Worded) -> dict[str, Any]:
-    result, content = worded.result, worded.content
-    is_bad = result.is_error or result.status is not Status.COMPLETED
+    content, is_bad = worded.content, worded.is_bad
     if not isinstance(content, str):
         return {"content": content, "isError": is_bad}
     answer = text_result(content, is_error=is_bad)

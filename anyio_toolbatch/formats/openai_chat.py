@@ -13,11 +13,13 @@ from typing import Any
 from .._model.calls import ToolCall
 from .._model.results import ToolResult
 from ._openai_chat_stream import CallStream
-from ._openai_chat_wire import CUT_REASONS, call_of, has_arguments, tool_message
+from ._openai_chat_wire import CUT_REASONS, call_of, has_arguments, is_models, tool_message
 from ._plain import (
     as_array,
     as_object,
     encodable,
+    is_one_of,
+    object_of,
     refuse_history,
     refuse_strangers,
     str_or_empty,
@@ -158,7 +160,7 @@ def repair(messages: Sequence[Any]) -> list[Any]:
 
 
 def _call_ids(message: Mapping[str, Any]) -> list[str]:
-    items = as_array(message.get("tool_calls")) if message.get("role") == "assistant" else None
+    items = as_array(message.get("tool_calls")) if is_models(message) else None
     return [encodable(call_of(item).id) for item in items or ()]
 
 
@@ -169,13 +171,12 @@ def _items(message: object) -> tuple[Sequence[Any], bool]:
         refuse_history(bare, _EXPECTED)
         refuse_strangers(bare, "openai_chat", _EXPECTED)
         return bare, False
-    found = as_object(message, "message")
-    if found is None:
-        msg = f"expected {_EXPECTED}, not {type(message).__name__}"
-        raise TypeError(msg)
-    is_cut = False
+    found, is_cut = object_of(message, "message", _EXPECTED), False
     if "choices" in found:
         found, is_cut = _message_of(found)
+    if not is_models(found):
+        msg = f"expected {_EXPECTED}, not a message with the role {found['role']!r}"
+        raise ValueError(msg)
     given = found.get("tool_calls")
     if given is None:
         _check_without_calls(found)
@@ -200,17 +201,13 @@ def _message_of(response: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     if message is None:
         msg = "the first choice of the response has no message"
         raise ValueError(msg)
-    return message, choice is not None and choice.get("finish_reason") in CUT_REASONS
+    return message, is_one_of((choice or {}).get("finish_reason"), CUT_REASONS)
 
 
 def _check_without_calls(message: Mapping[str, Any]) -> None:
     """Raise unless this is an assistant message that simply asks for no tool."""
-    role = message.get("role")
-    if role is None and not {"content", "tool_calls"} & message.keys():
+    if message.get("role") is None and not {"content", "tool_calls"} & message.keys():
         msg = f"expected {_EXPECTED}, not a dict without role, content or tool_calls"
-        raise ValueError(msg)
-    if role not in (None, "assistant"):
-        msg = f"expected {_EXPECTED}, not a message with the role {role!r}"
         raise ValueError(msg)
     # Both would pass for "no calls", and an agent would stop without a word.
     legacy = as_object(message.get("function_call"), "function_call")

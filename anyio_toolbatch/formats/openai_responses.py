@@ -14,6 +14,7 @@ from typing import Any
 
 from .._model.calls import ToolCall
 from .._model.results import LateResult, ToolResult
+from ._openai_builtin import shell_texts
 from ._openai_responses_repair import repair
 from ._openai_responses_stream import CallStream
 from ._openai_responses_wire import (
@@ -21,11 +22,20 @@ from ._openai_responses_wire import (
     call_of,
     is_async,
     is_ours,
+    is_whole,
     label_of_output,
-    may_be_cut,
     output_of,
 )
-from ._plain import as_array, as_object, encodable, refuse_strangers
+from ._plain import (
+    as_array,
+    as_object,
+    encodable,
+    is_one_of,
+    object_of,
+    other_object,
+    refuse_strangers,
+    str_or_empty,
+)
 from ._stream import cut_off
 from ._wording import ContentFunction, Spill, Wording, marked_text, result_of
 
@@ -33,8 +43,13 @@ __all__ = ("CallStream", "parse_calls", "render_late", "render_results", "repair
 
 _EXPECTED = "an OpenAI response or its list of output items"
 
+_CLIENT_ROLES = {"user", "system", "developer", "tool"}
+
 _WITH_ERROR_MARK = {"apply_patch_call", "shell_call"}
 """Calls whose outputs say in a field that something failed."""
+
+_WITHOUT_WORDS = {"computer_call", "tool_search_call"}
+"""Calls whose outputs are a picture, or tools: there is nothing to count or to cut."""
 
 
 def parse_calls(message: object) -> list[ToolCall]:
@@ -44,7 +59,8 @@ def parse_calls(message: object) -> list[ToolCall]:
     Nothing of a broken call is lost: a missing id or name becomes ``""``, and
     arguments that are no object make the call invalid, with the reason in
     `parse_error`; so does the status ``incomplete``, whatever has arrived of
-    them. A custom tool is given its text as ``input``. The built-in ones are
+    them, and the end of a response that was cut off, where its last item does
+    not say that it is whole. A custom tool is given its text as ``input``. The built-in ones are
     called ``shell`` and ``local_shell`` (with `action`), ``apply_patch`` (with
     `operation`), ``computer`` (with `action` or `actions`, and
     `pending_safety_checks`) and ``tool_search`` (with its arguments).
@@ -68,15 +84,19 @@ def parse_calls(message: object) -> list[ToolCall]:
     response, given = _items(message)
     items = [as_object(item, "an output item") for item in given]
     answered = {
-        (item.get("type"), label_of_output(item)) for item in items if item is not None
+        (str_or_empty(item.get("type")), label_of_output(item))
+        for item in items
+        if item is not None
     }
     calls: list[ToolCall] = []
-    for item in items:
+    has_ended = response.get("status") in (None, "completed")
+    for place, item in enumerate(items, 1):
         if item is None or not is_ours(item):
             continue
         call = call_of(item)
         if (OUTPUT_OF[item["type"]], call.id) not in answered or not call.id:
-            calls.append(cut_off(call) if may_be_cut(response, item) else call)
+            is_end = place == len(items) and not has_ended
+            calls.append(cut_off(call) if is_end and not is_whole(item, call) else call)
     return calls
 
 
@@ -173,37 +193,36 @@ def _items(message: object) -> tuple[Mapping[str, Any], Sequence[Any]]:
     items = as_array(message)
     response: Mapping[str, Any] = {}
     if items is None:
-        found = as_object(message, "message")
-        if found is None:
-            msg = f"expected {_EXPECTED}, not {type(message).__name__}"
-            raise TypeError(msg)
-        response, items = found, as_array(found.get("output"))
+        response = object_of(message, "message", _EXPECTED)
+        items = as_array(response.get("output"))
         if items is None:
-            keys = ", ".join(repr(str(key)[:40]) for key in list(found)[:5])
-            msg = f"expected {_EXPECTED}, not an object with the keys {keys or 'none'}"
-            raise ValueError(msg)
+            raise other_object(response, _EXPECTED)
     refuse_strangers(items, "openai_responses", _EXPECTED)
     for item in items:
         # A history would pass for a response, and its old calls would run again.
-        role = item.get("role") if isinstance(item, Mapping) else getattr(item, "role", None)
-        if role not in (None, "assistant") or (role and not _is_output_message(item)):
+        role, kind = _value(item, "role"), _value(item, "type")
+        if is_one_of(role, _CLIENT_ROLES) or (role == "assistant" and kind is None):
             msg = f"expected {_EXPECTED}, not a list of messages; pass the last response alone"
             raise ValueError(msg)
     return response, items
 
 
-def _is_output_message(item: object) -> bool:
-    kind = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
-    return kind == "message"
+def _value(item: object, name: str) -> object:
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
 
 
-def _kind(result: ToolResult) -> object:
+def _kind(result: ToolResult) -> str:
     wire = result.call.wire
-    return wire.get("type") if isinstance(wire, Mapping) else None
+    return str_or_empty(wire.get("type")) if isinstance(wire, Mapping) else ""
 
 
-def _text(result: ToolResult) -> str:
-    return result.text if _kind(result) in _WITH_ERROR_MARK else marked_text(result)
+def _text(result: ToolResult) -> str | list[dict[str, Any]] | None:
+    kind = _kind(result)
+    if kind in _WITHOUT_WORDS:
+        return None
+    if kind == "shell_call" and (texts := shell_texts(result)) is not None:
+        return texts
+    return result.text if kind in _WITH_ERROR_MARK else marked_text(result)
 
 
 def _own_limit(result: ToolResult) -> int | None:

@@ -67,8 +67,10 @@ async def turn(runner: ToolRunner, history: list[Any], last: int = 99) -> None:
         # What was cut off is not run, and gets its result all the same.
         for call in stream.close():
             batch.submit(call)
-    history.append(stream.message)
-    history.append(anthropic.render_results(batch.results))
+    if message := stream.message:  # the stream may break before anything is said
+        history.append(message)
+    if batch.results:
+        history.append(anthropic.render_results(batch.results))
 
 
 async def main() -> None:

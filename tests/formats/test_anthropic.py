@@ -191,3 +191,25 @@ def test_toolset_is_made_encodable() -> None:
     """What is echoed is text like any other: lone surrogates are replaced."""
     block = block_of(Status.COMPLETED, wire={"toolset_name": "b\ud83d"}, value="ok")
     assert block["toolset_name"] == "b\ufffd"
+
+
+@pytest.mark.parametrize("text", ['{"path": "/"}', "", "null"])
+def test_input_in_a_str_is_never_run(text: str) -> None:
+    """R1: the provider's input is an object; JSON within JSON is what nobody has checked."""
+    (call,) = parse_calls([tool_use(text)])
+    assert (call.arguments, call.raw_arguments) == ({}, text)
+    assert call.parse_error == "input must be an object, not a str"
+
+
+@pytest.mark.parametrize("blocks", [[], [{"type": "text", "text": " "}], [{"type": "text"}]])
+def test_blank_texts_among_blocks_are_left_out(blocks: Any) -> None:
+    """A text block without text is refused, and so is an error without content."""
+    result = ToolResult(ToolCall("toolu_1", "f"), 0, Status.COMPLETED, value="x")
+    (block,) = render_results([result], content=lambda _: blocks)["content"]
+    assert not block["content"]
+    bad = ToolResult(ToolCall("toolu_1", "f"), 0, Status.FAILED, error=OSError("x"))
+    (block,) = render_results([bad], content=lambda _: blocks)["content"]
+    assert block["content"] == "The tool reported an error without a message."
+    image = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
+    (block,) = render_results([bad], content=lambda _: [*blocks, image])["content"]
+    assert block["content"] == [image]

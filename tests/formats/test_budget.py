@@ -207,6 +207,28 @@ def test_own_blocks_are_kept_and_their_texts_are_cut(name: str) -> None:
     assert long["text"] == "x" * 1_000
 
 
+@each_format
+def test_no_blocks_are_the_empty_text(name: str) -> None:
+    """Some providers refuse an empty list; there is nothing to show."""
+    assert render(name, [done("x")], content=lambda _: []) == [""]
+
+
+@pytest.mark.parametrize("name", ["openai_chat", "openai_responses", "anthropic"])
+def test_texts_deep_in_blocks_can_be_sent(name: str) -> None:
+    """Lone surrogates are replaced in lists and tuples, keys and values alike."""
+    block = {"type": "x", "in": ({"a\ud83d": ["\udc00", ("\ud83d\ude00",)]},)}
+    (shown,) = render(name, [done("v")], content=lambda _: [block])
+    assert shown == [{"type": "x", "in": ({"a\ufffd": ["\ufffd", ("\U0001f600",)]},)}]
+
+
+@pytest.mark.parametrize("name", ["openai_chat", "openai_responses", "anthropic"])
+def test_what_is_no_text_is_whole_or_not_there(name: str) -> None:
+    """R7: half a picture is none: whatever a block calls its data, only texts are cut."""
+    picture = {"type": "image", "text": "A" * 5_000}
+    (shown,) = render(name, [done("v")], content=lambda _: [picture], max_chars_total=10)
+    assert shown == [picture]
+
+
 def test_blocks_of_the_sdk_are_taken() -> None:
     """An SDK's block is the dict that it stands for."""
 

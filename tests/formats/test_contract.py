@@ -352,7 +352,9 @@ def test_missing_or_odd_id_and_name_keep_the_call(fmt: Format) -> None:
     """R2: what can't be read becomes "", and the call stays in its place."""
     for broken in (*fmt.odd_ids, DELETED):
         bad_id, bad_name, good = items_of(fmt)
-        fmt.set_label(bad_id, "id", broken)
+        # JSON-RPC without an id asks for no answer: that is no broken call.
+        is_call = fmt.name != "mcp" or broken is not DELETED
+        fmt.set_label(bad_id, "id", broken if is_call else None)
         fmt.set_label(bad_name, "name", broken)
         calls = fmt.parse_calls([bad_id, bad_name, good])
         names = [(call.id, call.name) for call in calls]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anyio_toolbatch import ToolCall
-from anyio_toolbatch.formats import anthropic, openai_chat, openai_responses
+from anyio_toolbatch.formats import anthropic, gemini, openai_chat, openai_responses
 
 
 def chunk(piece: dict[str, Any] | None = None, reason: Any = None) -> dict[str, Any]:
@@ -92,3 +92,30 @@ def test_blank_input_waits_for_the_reason(text: str) -> None:
     ):
         calls += stream.feed(event)
     assert runs(calls + stream.close()) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_cut"),
+    [("MAX_TOKENS", True), ("SAFETY", True), ("SOMETHING_NEW", True)]
+    + [(whole, False) for whole in ("STOP", "TOO_MANY_TOOL_CALLS", "", None, [])],
+)
+@pytest.mark.parametrize("key", ["finishReason", "finish_reason"])
+def test_last_call_of_a_gemini_response_that_was_cut(
+    key: str, reason: object, is_cut: bool
+) -> None:
+    """No `args` may be some that were still to come; a reason that nobody knows is no good one."""
+    parts = [{"functionCall": {"name": name}} for name in "fg"]
+    candidate = {"content": {"role": "model", "parts": parts}, key: reason}
+    first, last = gemini.parse_calls({"candidates": [candidate]})
+    assert first.parse_error is None
+    assert (last.parse_error is not None) == is_cut
+    parts.append({"text": "and then"})  # type: ignore[dict-item]
+    assert len(runs(gemini.parse_calls({"candidates": [candidate]}))) == 2
+
+
+@pytest.mark.parametrize("more", [{}, {"willContinue": True}])
+@pytest.mark.parametrize("key", ["partialArgs", "partial_args"])
+def test_pieces_of_a_gemini_call(key: str, more: Any) -> None:
+    """Streamed arguments come in parts of their own: none of these is the call."""
+    body = {"name": "f", key: [{"jsonPath": "$.a", "stringValue": "x"}], **more}
+    assert runs(gemini.parse_calls([{"functionCall": body}])) == []

@@ -111,3 +111,24 @@ def test_response_to_a_call_that_came_without_a_request() -> None:
     """The call's own id stands in."""
     result = ToolResult(ToolCall("7", "f"), 0, Status.COMPLETED, value="x")
     assert render_responses([result])[0]["id"] == "7"
+
+
+def test_notification_is_no_call() -> None:
+    """JSON-RPC without an id asks for no answer: to give one would be an error."""
+    note = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "f"}}
+    assert parse_calls([note]) == []
+    # The request of an SDK has its envelope still to come.
+    assert parse_calls([{"method": "tools/call", "params": {"name": "f"}}]) != []
+
+
+@pytest.mark.parametrize(
+    ("given", "echoed"),
+    [(7, 7), (1.5, 1.5), ("", ""), ("a\ud83d", "a\ufffd")]
+    + [(odd, None) for odd in (None, True, ["x"], {"a": 1})],
+)
+def test_id_is_echoed_and_what_is_none_becomes_null(given: object, echoed: object) -> None:
+    """The peer never reads an id that it did not send."""
+    request = {"jsonrpc": "2.0", "id": given, "method": "tools/call", "params": {"name": "f"}}
+    (call,) = parse_calls([request])
+    (response,) = render_responses([ToolResult(call, 0, Status.COMPLETED, value="x")])
+    assert response["id"] == echoed and type(response["id"]) is type(echoed)

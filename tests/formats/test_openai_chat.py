@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anyio_toolbatch import Reason, Status, ToolCall, ToolResult
-from anyio_toolbatch.formats.openai_chat import parse_calls, render_results
+from anyio_toolbatch.formats.openai_chat import parse_calls, render_results, repair
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "openai_chat"
 CASES = ["custom_tool", "duplicate_ids", "odd_arguments", "parallel", "single"]
@@ -260,3 +260,13 @@ def test_answer_that_is_no_error_is_never_marked() -> None:
 def test_cut_call_without_a_reason_is_not_marked() -> None:
     """A host's own placeholder stays a placeholder: nothing failed."""
     assert content_of(Status.INTERRUPTED) == "Tool call interrupted."
+
+
+@pytest.mark.parametrize("role", ["user", "model", [], 5])
+def test_calls_in_a_message_that_is_not_the_models(role: object) -> None:
+    """A message that `repair` does not take for the model's runs nothing either."""
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": role, "content": None, "tool_calls": [call]}
+    with pytest.raises(ValueError, match="not a message with the role"):
+        parse_calls(message)
+    assert repair([message]) == [message]

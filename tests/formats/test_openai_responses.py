@@ -307,6 +307,77 @@ def test_caller_is_echoed() -> None:
     assert rendered(call, value="x")["caller"] == caller
 
 
+def test_shell_output_is_cut_stream_by_stream() -> None:
+    """R7: what was an error stays one, each command has its ending, and small ones are whole."""
+    call = built_in("shell_call", action={})
+    value = [
+        CommandResult(1, None, "o" * 5_000, "no such file", False),
+        CommandResult(0, None, "2", "", False),
+    ]
+    result = ToolResult(call, 0, Status.COMPLETED, value=value)
+    (item,) = render_results([result], max_chars_per_result=1_000)
+    first, second = item["output"]
+    assert "characters left out" in first["stdout"] and len(first["stdout"]) < 1_000
+    assert (first["stderr"], first["outcome"]) == ("no such file", exit_of(1))
+    assert second == {"stdout": "2", "stderr": "", "outcome": exit_of(0)}
+    (item,) = render_results([result])
+    assert item["output"][0]["stdout"] == "o" * 5_000
+
+
+def test_own_texts_of_a_shell_are_its_output() -> None:
+    """A shell's output has no content blocks: their texts are what it has written."""
+    call = built_in("shell_call", action={})
+    (item,) = render_results(
+        [ToolResult(call, 0, Status.COMPLETED, value="x")],
+        content=lambda _: [{"type": "input_text", "text": "hi"}],
+    )
+    assert item["output"] == [{"stdout": "hi", "stderr": "", "outcome": exit_of(0)}]
+    ended = ToolResult(call, 0, Status.COMPLETED, value=CommandResult(3, None, "x", "", False))
+    (item,) = render_results([ended], content=lambda _: "own")
+    assert item["output"] == [{"stdout": "own", "stderr": "", "outcome": exit_of(3)}]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_screenshots_take_nothing_from_the_budget(own: bool) -> None:
+    """R7: a picture is no text: it is not counted, not cut, and not stored elsewhere."""
+    url = "data:image/png;base64," + "A" * 5_000
+    shot = ToolResult(built_in("computer_call", action={}), 0, Status.COMPLETED, value=url)
+    text = ToolResult(ToolCall("a", "f"), 1, Status.COMPLETED, value="x" * 1_000)
+    spilled: list[ToolResult] = []
+
+    def spill(result: ToolResult) -> str:
+        spilled.append(result)
+        return "there"
+
+    first, second = render_results(
+        [shot, text],
+        content=(lambda result: result.value) if own else None,
+        max_chars_per_result=1_000,
+        max_chars_total=1_000,
+        spill=spill,
+    )
+    assert first["output"]["image_url"] == url
+    assert second["output"] == "x" * 1_000
+    assert spilled == []
+
+
+def test_found_tools_are_not_counted() -> None:
+    """R7: definitions are no text either; own words that are none show none."""
+    found = [{"type": "function", "name": "f" * 500, "parameters": {}, "strict": False}]
+    call = built_in("tool_search_call", execution="client")
+    result = ToolResult(call, 0, Status.COMPLETED, value=found)
+    (item,) = render_results([result], max_chars_total=10)
+    assert item["tools"] == found
+    (item,) = render_results([result], content=lambda _: [])
+    assert (item["tools"], item["status"]) == ([], "completed")
+
+
+@pytest.mark.parametrize("wire", [{"type": []}, {"type": {}}, {"type": None}])
+def test_odd_wire_is_a_functions(wire: object) -> None:
+    """Whatever a caller has put there, the result is rendered."""
+    assert rendered(ToolCall("a", "f", wire=wire), value="x")["type"] == "function_call_output"
+
+
 # -- pending, and late -----------------------------------------------------------
 
 

@@ -284,6 +284,39 @@ def test_chat_what_is_no_chunk(event: Any, words: str) -> None:
         openai_chat.CallStream().feed(event)
 
 
+def test_chat_message_of_thoughts_alone_is_none() -> None:
+    """A message without content and calls is refused: there is none to append."""
+    stream = openai_chat.CallStream()
+    feed_all(stream, [chunk(role="assistant", content=""), chunk(reasoning_content="hm")])
+    assert stream.message is None
+    feed_all(stream, [chunk(refusal="no")])
+    assert stream.message is not None and stream.message["refusal"] == "no"
+
+
+def test_chat_content_of_the_wrong_type_is_passed_over() -> None:
+    """What the model has said so far stays."""
+    stream = openai_chat.CallStream()
+    feed_all(stream, [chunk(content=content) for content in ("a", 5, None, {"x": 1}, "b")])
+    assert stream.message == {"role": "assistant", "content": "ab"}
+
+
+def test_chat_null_beside_a_function_is_no_custom_call() -> None:
+    """A server that writes out what is not there."""
+    stream = openai_chat.CallStream()
+    one = {**piece(0, "a", "f", "{}"), "custom": None}
+    (call,) = feed_all(stream, [chunk(one, reason="tool_calls")])
+    assert call == ToolCall("a", "f", {})
+
+
+@pytest.mark.parametrize("index", [[], {}, None])
+def test_chat_odd_indexes(index: Any) -> None:
+    """What is no index tells nothing, neither of a choice nor of a call."""
+    stream = openai_chat.CallStream()
+    one = chunk({**piece(0, "a", "f", "{}"), "index": index}, reason="tool_calls")
+    one["choices"][0]["index"] = index
+    assert stream.feed(one) == [ToolCall("a", "f", {})]
+
+
 # -- Anthropic -------------------------------------------------------------------
 
 
@@ -329,6 +362,7 @@ def test_anthropic_call_is_there_when_its_block_ends(wrap: Any) -> None:
         start(1, "text", text=""),
         delta(1, "text_delta", text="Hello"),
         delta(1, "citations_delta", citation={"n": 1}),
+        delta(1, "citations_delta", citation={"n": 2}),
         {"type": "text", "text": "Hello", "snapshot": "Hello"},
         stop(1),
         start(2),
@@ -344,7 +378,7 @@ def test_anthropic_call_is_there_when_its_block_ends(wrap: Any) -> None:
         "role": "assistant",
         "content": [
             {"type": "thinking", "thinking": "I see", "signature": "sig"},
-            {"type": "text", "text": "Hello", "citations": [{"n": 1}]},
+            {"type": "text", "text": "Hello", "citations": [{"n": 1}, {"n": 2}]},
             {"type": "tool_use", "id": "id_2", "name": "f", "input": {"n": 1}},
         ],
     }
@@ -410,18 +444,20 @@ def test_anthropic_message_of_an_interrupted_stream_can_be_sent() -> None:
         start(3, "server_tool_use", id="t", name="web_search", input={}),
         json_delta(3, '{"q": "x"}'),
         stop(3),
-        start(4),
-        json_delta(4, '{"n": 1'),
+        start(4, "web_search_tool_result", tool_use_id="t", content=[]),
+        stop(4),
+        start(5, "server_tool_use", id="u", name="web_search", input={}),
+        stop(5),
+        start(6),
+        json_delta(6, '{"n": 1'),
     ]
     assert feed_all(stream, events) == []
     (call,) = stream.close()
     assert cut_off(call)
-    assert [block["type"] for block in stream.message["content"]] == [
-        "server_tool_use",
-        "tool_use",
-    ]
-    assert stream.message["content"][0]["input"] == {"q": "x"}
-    assert stream.message["content"][1] is call.wire
+    searched, found, used = stream.message["content"]
+    assert (searched["id"], searched["input"]) == ("t", {"q": "x"})
+    assert found["tool_use_id"] == "t"
+    assert used is call.wire
 
 
 def test_anthropic_parse_calls_knows_a_cut_off_response() -> None:
@@ -435,6 +471,122 @@ def test_anthropic_parse_calls_knows_a_cut_off_response() -> None:
     ):
         message = {"role": "assistant", "content": blocks, "stop_reason": reason}
         assert [cut_off(call) for call in anthropic.parse_calls(message)] == expected
+
+
+def test_anthropic_blocks_that_share_an_index_are_two() -> None:
+    """J5: a server that counts wrongly: both calls run, and both are in the message."""
+    stream = anthropic.CallStream()
+    events: list[Any] = []
+    for name in "ab":
+        events += [start(0, id=name), json_delta(0, f'{{"n": "{name}"}}'), stop(0)]
+    calls = feed_all(stream, [*events, ended()])
+    assert [(call.id, call.arguments) for call in calls] == [
+        ("a", {"n": "a"}),
+        ("b", {"n": "b"}),
+    ]
+    assert stream.message is not None
+    assert [block["id"] for block in stream.message["content"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("reason", [None, "max_tokens", "tool_use", "pause_turn"])
+def test_anthropic_server_tool_stays_where_the_provider_goes_on(reason: str | None) -> None:
+    """What was to be run, and was broken off, would be refused; not what is still to be run."""
+    stream = anthropic.CallStream()
+    events = [
+        start(0, "text", text="I look."),
+        stop(0),
+        start(1, "server_tool_use", id="s", name="web_search", input={}),
+        json_delta(1, "{}"),
+        stop(1),
+        *([ended(reason)] if reason else []),
+    ]
+    feed_all(stream, events)
+    stream.close()
+    assert stream.message is not None
+    kinds = [block["type"] for block in stream.message["content"]]
+    goes_on = reason in {"tool_use", "pause_turn"}
+    assert kinds == ["text", "server_tool_use"] if goes_on else kinds == ["text"]
+
+
+def test_anthropic_call_of_a_program_that_was_broken_off() -> None:
+    """The provider's program is gone with the stream; its call is the model's own."""
+    stream = anthropic.CallStream()
+    caller = {"type": "code_execution_20250825", "tool_id": "s"}
+    events = [
+        start(0, "server_tool_use", id="s", name="code_execution", input={}),
+        stop(0),
+        start(1, caller=caller),
+        json_delta(1, '{"n": 1}'),
+        stop(1),
+    ]
+    (call,) = feed_all(stream, events)
+    assert call.wire["caller"] == caller
+    assert stream.message is not None
+    assert stream.message["content"] == [
+        {"type": "tool_use", "id": "id_1", "name": "f", "input": {"n": 1}}
+    ]
+
+
+def test_anthropic_message_that_would_be_empty_is_none() -> None:
+    """Nothing but thoughts, blanks and what was never run: there is nothing to send."""
+    stream = anthropic.CallStream()
+    events = [
+        start(0, "thinking", thinking="", signature=""),
+        delta(0, "thinking_delta", thinking="done"),
+        delta(0, "signature_delta", signature="sig"),
+        stop(0),
+        start(1, "text", text="\n"),
+        stop(1),
+        start(2, "server_tool_use", id="s", name="web_search", input={}),
+        stop(2),
+    ]
+    feed_all(stream, events)
+    assert stream.message is None
+    stream.feed(delta(1, "text_delta", text="late"))
+    assert stream.message is None
+
+
+def test_anthropic_looking_at_the_message_runs_nothing_early() -> None:
+    """R3: blanks that have come so far are no arguments, whoever has looked at them."""
+    stream = anthropic.CallStream()
+    feed_all(stream, [start(0), json_delta(0, " ")])
+    assert stream.message is not None
+    assert feed_all(stream, [stop(0)]) == []
+    (call,) = stream.feed(ended("max_tokens"))
+    assert cut_off(call)
+
+
+@pytest.mark.parametrize("given_", ['{"n": 1}', [1], "", 5])
+def test_anthropic_input_that_is_no_object_at_the_start(given_: Any) -> None:
+    """R1: never run, and the message has an object, as it must."""
+    stream = anthropic.CallStream()
+    (call,) = feed_all(stream, [start(0, input=given_), stop(0), ended()])
+    assert call.parse_error is not None
+    assert stream.message is not None
+    assert stream.message["content"][0]["input"] == {"INVALID_JSON": json.dumps(given_)}
+    assert anthropic.parse_calls(stream.message) == [call]
+
+
+def test_anthropic_input_without_an_end() -> None:
+    """R1: not even what cannot be written down is in the way of the message."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    stream = anthropic.CallStream()
+    (call,) = feed_all(stream, [start(0, input=deep), stop(0), ended()])
+    assert call.parse_error is not None
+    assert json.dumps(stream.message)
+
+
+def test_anthropic_long_text_is_put_together_once() -> None:
+    """10,000 pieces cost what they are long, not the square of it."""
+    stream = anthropic.CallStream()
+    stream.feed(start(0, "text", text=""))
+    block = stream._blocks[0]  # what is held meanwhile: nobody sees it from outside
+    feed_all(stream, [delta(0, "text_delta", text="word ")] * 10_000)
+    assert block.item["text"] == ""
+    assert stream.message is not None
+    assert stream.message["content"][0]["text"] == "word " * 10_000
 
 
 # -- OpenAI Responses ------------------------------------------------------------
@@ -558,6 +710,126 @@ def test_responses_message_of_an_interrupted_stream_can_be_sent() -> None:
     assert patch["status"] == "in_progress"
 
 
+def event(kind: str, index: int, **item: Any) -> dict[str, Any]:
+    return {"type": f"response.output_item.{kind}", "output_index": index, "item": item}
+
+
+def ending(status: str, *output: Any) -> dict[str, Any]:
+    response = {"status": status, "output": list(output)}
+    return {"type": f"response.{status}", "response": response}
+
+
+CUSTOM = {"type": "custom_tool_call", "id": "ctc", "call_id": "c", "name": "sh", "input": "ls"}
+BARE = {"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": ""}
+
+
+@pytest.mark.parametrize("item", [CUSTOM, BARE], ids=lambda item: item["type"])
+@pytest.mark.parametrize("status", ["completed", "incomplete"])
+@pytest.mark.parametrize("with_output", [True, False])
+@pytest.mark.parametrize("more", [(), ({"type": "message", "id": "m", "content": []},)])
+def test_responses_stream_and_whole_response_agree(
+    item: Any, status: str, with_output: bool, more: Any
+) -> None:
+    """P6: what has no end of its own waits to see whether the response was cut off in it."""
+    output = [item, *more]
+    stream = openai_responses.CallStream()
+    calls = feed_all(stream, [event("added", 0, **item), event("done", 0, **item)])
+    assert calls == []
+    for place, other in enumerate(more, 1):
+        calls += stream.feed(event("added", place, **other))
+        assert len(calls) == 1  # another item has begun: this one is whole
+        calls += stream.feed(event("done", place, **other))
+    calls += stream.feed(ending(status, *(output if with_output else ())))
+    assert calls == openai_responses.parse_calls({"status": status, "output": output})
+    assert cut_off(calls[0]) == (status == "incomplete" and not more)
+    assert stream.close() == []
+
+
+@pytest.mark.parametrize("more", [{"status": "completed"}, {"arguments": '{"n": 1}'}])
+def test_responses_item_that_says_it_is_whole_is_run_at_once(more: Any) -> None:
+    """By its status, or by JSON that has an end of its own."""
+    item = {**BARE, **more}
+    (call,) = feed_all(openai_responses.CallStream(), [event("done", 0, **item)])
+    assert call.parse_error is None
+    (parsed,) = openai_responses.parse_calls({"status": "incomplete", "output": [item]})
+    assert parsed == call
+
+
+def test_responses_item_that_the_stream_has_left_out_ends_no_other() -> None:
+    """P6: a gateway tells of an earlier item at the end: the last one is cut off all the same."""
+    stream = openai_responses.CallStream()
+    assert feed_all(stream, [event("added", 1, **CUSTOM), event("done", 1, **CUSTOM)]) == []
+    first = {**BARE, "call_id": "first", "id": "fc_1"}
+    calls = stream.feed(ending("incomplete", first, CUSTOM))
+    assert [(call.id, cut_off(call)) for call in calls] == [("c", True), ("first", False)]
+
+
+def test_responses_item_that_waits_when_the_stream_breaks_is_not_run() -> None:
+    """Nobody knows whether it was whole; the item stays as it has come."""
+    stream = openai_responses.CallStream()
+    assert feed_all(stream, [event("done", 0, **CUSTOM)]) == []
+    (call,) = stream.close()
+    assert cut_off(call)
+    assert stream.message == [CUSTOM]
+
+
+@pytest.mark.parametrize("with_added", [True, False])
+def test_responses_items_that_all_have_one_place(with_added: bool) -> None:
+    """J5: a server that leaves the index at 0: nothing is lost, and nothing runs twice."""
+    stream = openai_responses.CallStream()
+    events = []
+    for name in "ab":
+        item = {**BARE, "id": f"fc_{name}", "call_id": name, "status": "completed"}
+        events += [event("added", 0, **item)] if with_added else []
+        events += [event("done", 0, **item), event("done", 0, **item)]
+    calls = feed_all(stream, events)
+    output = [event["item"] for event in events[-2:]]
+    calls += stream.feed(ending("completed", *stream.message))
+    assert [call.id for call in calls] == ["a", "b"]
+    assert [item["call_id"] for item in stream.message] == ["a", "b"], output
+
+
+def test_responses_items_that_all_begin_before_they_end_at_one_place() -> None:
+    """J5: the ids tell which of them is done; pieces are for the last that has begun."""
+    stream = openai_responses.CallStream()
+    items = [{**BARE, "id": f"fc_{name}", "call_id": name} for name in "ab"]
+    events = [event("added", 0, **item) for item in items]
+    events += [arguments_delta(0, "{}")]
+    events += [event("done", 0, **{**item, "arguments": "{}"}) for item in items]
+    calls = feed_all(stream, events)
+    assert [call.id for call in calls] == ["a", "b"]
+
+
+def test_responses_item_whose_id_changes_is_run_once() -> None:
+    """J5: some servers make a new id for each event; the call's own id is the same."""
+    stream = openai_responses.CallStream()
+    items = [{**BARE, "status": "completed", "id": f"fc_{n}"} for n in range(5)]
+    kinds = ["added", "added", "done", "done"]
+    events = [event(kind, 0, **one) for kind, one in zip(kinds, items, strict=False)]
+    calls = feed_all(stream, [*events, ending("completed", items[4])])
+    assert [call.id for call in calls] == ["c"]
+    assert stream.close() == [] and len(stream.message) == 1
+    # Own ids tell where there is no other.
+    stream = openai_responses.CallStream()
+    for one in items:
+        del one["call_id"]
+    assert len(feed_all(stream, [event("done", 0, **one) for one in items])) == 5
+
+
+def test_responses_reasoning_needs_what_follows_it() -> None:
+    """A lone reasoning item is refused: without the item that came of it, it is left out."""
+    thought = {"type": "reasoning", "id": "rs", "summary": []}
+    search = {"type": "web_search_call", "id": "ws"}
+    stream = openai_responses.CallStream()
+    feed_all(stream, [event("added", 0, **thought), event("done", 0, **thought)])
+    assert stream.message == []
+    stream.feed(event("added", 1, **search))
+    assert stream.message == []
+    whole = {**search, "status": "completed"}
+    stream.feed(event("done", 1, **whole))
+    assert stream.message == [thought, whole]
+
+
 # -- all of them -----------------------------------------------------------------
 
 STREAMS = [openai_chat.CallStream, anthropic.CallStream, openai_responses.CallStream]
@@ -571,6 +843,15 @@ def test_closed_stream_takes_nothing(stream: Any) -> None:
     assert one.close() == [] and one.close() == []
     with pytest.raises(RuntimeError, match="closed"):
         one.feed(END)
+
+
+@each_stream
+def test_stream_of_nothing_has_no_message(stream: Any) -> None:
+    """A message without content is refused: there is none to append."""
+    one = stream()
+    assert not one.message
+    one.close()
+    assert not one.message
 
 
 @each_stream
@@ -646,4 +927,39 @@ def test_stream_cut_anywhere_runs_whole_calls_alone(
     ids = [call.id for call in calls + left]
     assert ids == [f"id_{n}" for n in range(len(ids))]
     module = dict(zip(STREAMS, (openai_chat, anthropic, openai_responses)))[stream]
-    assert [call.id for call in module.parse_calls(one.message)] == ids
+    parsed = module.parse_calls(one.message) if one.message else []
+    assert [call.id for call in parsed] == ids
+
+
+HIGH, LOW = "\ud83d", "\ude00"  # the halves of one character, as pieces may have them
+
+
+@each_stream
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [((HIGH, LOW), "\U0001f600"), ((HIGH, "x"), "\ufffdx"), (("x", LOW), "x\ufffd")],
+)
+def test_character_that_is_cut_in_two(stream: Any, pieces: Any, shown: str) -> None:
+    """What UTF-8 cannot carry is joined, or replaced: the message can be sent."""
+    one = stream()
+    first, second = (f'{{"t": "{pieces[0]}', f'{pieces[1]}"}}')
+    if stream is openai_chat.CallStream:
+        events = [chunk(content=text) for text in pieces]
+        events += [chunk(piece(0, HIGH, "f", first)), chunk(piece(0, None, None, second)), END]
+    elif stream is anthropic.CallStream:
+        events = [start(0, "text", text="")]
+        events += [delta(0, "text_delta", text=text) for text in pieces]
+        events += [stop(0), start(1, id=HIGH), json_delta(1, first), json_delta(1, second)]
+        events += [stop(1), ended()]
+    else:
+        message = {"type": "message", "id": "m", "role": "assistant", "content": []}
+        events = [event("added", 0, **message)]
+        text = "response.output_text.delta"
+        events += [{"type": text, "output_index": 0, "delta": piece} for piece in pieces]
+        events += [added(1, call_id=HIGH), done(1, first + second, call_id=HIGH)]
+    calls = []
+    for one_event in events:
+        calls += one.feed(one_event)
+        json.dumps(one.message, ensure_ascii=False).encode()
+    assert [(call.id, call.arguments) for call in calls] == [("\ufffd", {"t": shown})]
+    assert shown in str(one.message)

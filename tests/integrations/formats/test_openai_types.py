@@ -84,9 +84,16 @@ def test_chat_stream(fixtures: Any) -> None:
     """The SDK's chunks are assembled to a message that the request takes."""
     stream = openai_chat.CallStream()
     chunks = fixtures("openai_chat")["stream_chunks"]["chunks"]
-    calls = [c for one in chunks for c in stream.feed(ChatCompletionChunk.model_validate(one))]
+    typed = [ChatCompletionChunk.model_validate(one) for one in chunks]
+    calls = [call for chunk in typed for call in stream.feed(chunk)]
     assert [call.id for call in calls] == ["call_s0", "call_s1"]
     strict(CHAT_MESSAGES, [stream.message])
+    for end in range(len(typed)):
+        stream = openai_chat.CallStream()
+        for chunk in typed[:end]:
+            stream.feed(chunk)
+        stream.close()
+        strict(CHAT_MESSAGES, [stream.message] if stream.message else [])
 
 
 def response(output: list[Any]) -> Response:
@@ -217,6 +224,8 @@ def test_responses_stream(fixtures: Any) -> None:
             added = {"type": "response.output_item.added", **place, "item": begun}
             done = {"type": "response.output_item.done", **place, "item": item}
             events += [added, done]
+        whole = response(case["output"])
+        events.append({"type": "response.completed", "sequence_number": 0, "response": whole})
         typed = [EVENT.validate_python(event) for event in events]
         stream = openai_responses.CallStream()
         calls = [call for event in typed for call in stream.feed(event)]
