@@ -53,7 +53,7 @@ GroupItem = tuple[Callable[..., Coroutine[Any, Any, None]], Any, contextvars.Con
 """A function, its argument, the context and the name of the task to run it in."""
 
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 
 class LoopGoneError(RuntimeError):

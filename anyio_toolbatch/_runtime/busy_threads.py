@@ -19,7 +19,7 @@ from .._core.record import CallRecord
 
 __all__ = ("BusyThreads", "cpu_clock_here")
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 LOOK_AFTER = 1.0
 """Seconds between two looks at a thread: who tidies up for less is no runaway."""

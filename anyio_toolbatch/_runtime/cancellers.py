@@ -32,7 +32,7 @@ Threads of one executor that may be in its canceller; arbitrary. One that hangs 
 of them is not asked about further calls.
 """
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 
 class CallStop:

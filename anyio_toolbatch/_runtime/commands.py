@@ -52,7 +52,7 @@ from .sessions import end_tree, kill_session, members_of, signal_group, signal_s
 
 __all__ = ("CommandResult", "run_command")
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 0.25
 """For what is still in the pipes when the command has ended; chosen, long for a pipe."""

@@ -33,7 +33,7 @@ __all__ = (
     "run_hooks",
 )
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 current: ContextVar[CallRecord] = ContextVar("anyio_toolbatch_current_call")
 

@@ -56,7 +56,7 @@ from .waits import Waits
 
 __all__ = ("BatchEngine",)
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 
 class Visit(Protocol):

@@ -29,6 +29,8 @@ async def run_on_loop(record: CallRecord) -> None:
     if not record.awaiting and not batch.begin(record):
         return
     current.set(record)
+    if batch.publisher.entering and not record.awaiting:
+        batch.publisher.enter(record)
     stopper = Stopper(batch.hub.backend, batch.mark_of(record))
     record.stopper = stopper
     batch.teller.begun(stopper)

@@ -6,7 +6,7 @@ rule up to its end with every entry. When a batch is cut it is *held*, until
 the awaiting code has run, and then fed in slices; so it never sees another
 order than the log's.
 
-On the loop's thread, but for `report_progress`.
+On the loop's thread, but for `report_progress` and `enter`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .._core.record import CallRecord
 from .._model.events import Event, LateResultDropped
 from .._model.results import LateResult
 from .backend import Waiter, on_loop
+from .context import CallContext
 from .hub import Hub
 
 __all__ = ("Publisher",)
@@ -30,7 +31,7 @@ __all__ = ("Publisher",)
 EVENTS_AT_ONCE = 500
 """Events that observers are told in one go; some milliseconds' worth."""
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 
 class Publisher:
@@ -49,6 +50,7 @@ class Publisher:
         "_on_break",
         "_on_late",
         "_readers_waiting",
+        "entering",
         "is_heard",
         "log",
         "wants_starts",
@@ -84,6 +86,12 @@ class Publisher:
         self._readers_waiting: list[Waiter] = []
         self.is_heard = self._observed is not None
         """Whether there is any sense in `tell`."""
+        self.entering = tuple(
+            enter
+            for observer in observers
+            if (enter := getattr(observer, "enter_call", None)) is not None
+        )
+        """What observers want to do in each call's own context."""
 
     # -- what happens ------------------------------------------------------
 
@@ -149,6 +157,16 @@ class Publisher:
             self._call_out(self._on_late, late, "on_late")
         for observer in self._observers:
             self._call_out(observer, LateResultDropped(self._batch_id, late), "observer")
+
+    def enter(self, record: CallRecord) -> None:
+        """Let observers into a call's context; in that, wherever it starts."""
+        for enter in self.entering:
+            try:
+                enter(CallContext(record))
+            except KeyboardInterrupt as exc:
+                self._on_break(exc)
+            except BaseException:
+                logger.exception("observer %r failed", enter)
 
     # -- observers ---------------------------------------------------------
 

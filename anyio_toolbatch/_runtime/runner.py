@@ -88,7 +88,9 @@ class ToolRunner:
             one is cancelled; a late answer is ignored.
         approval_timeout: Seconds that an answer may take, from asking on.
         observers: Called with each event of each batch, on the loop's
-            thread; must be quick. What they raise is logged.
+            thread; must be quick. What they raise is logged. One that has a
+            method `enter_call` gets it called with the `CallContext` of each
+            call that starts, in the call's own thread and context.
         on_late: Called with the `LateResult` of each call that ended after
             it was let go, on the loop's thread.
 
@@ -539,6 +541,12 @@ def _checked_observers(observers: object) -> Sequence[Observer]:
             raise TypeError(msg)
         if not callable(observer):
             msg = f"an observer must be callable, not {type(observer).__name__}"
+            raise TypeError(msg)
+        enter = getattr(observer, "enter_call", None)
+        if enter is not None and (not callable(enter) or inspect.iscoroutinefunction(enter)):
+            msg = (
+                "an observer's enter_call must be a plain function; it is called, not awaited"
+            )
             raise TypeError(msg)
     return checked
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ("Member", "end_tree", "kill_session", "members_of", "signal_group", "signal_strays")
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 REAP_SECONDS = 2.0
 """How long a helper program may take."""

@@ -48,7 +48,7 @@ from .leaving import leave_streams_to_main_thread
 
 __all__ = ("IDLE_SECONDS", "Abandonable", "JobRunner", "Lane", "idle_threads", "take")
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 10.0
 """How long an idle thread is kept. Arbitrary: longer than a pause between turns."""
