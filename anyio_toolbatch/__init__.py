@@ -8,6 +8,8 @@ release.
 
 from __future__ import annotations
 
+import logging
+
 from . import from_thread
 from ._errors import (
     BatchNotSettledError,
@@ -101,3 +103,6 @@ __all__ = (
     "run_command",
     "tool",
 )
+
+# Quiet by default: whoever wants to hear warnings sets up logging.
+logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -136,6 +136,11 @@ class Backend(ABC):
     @abstractmethod
     def is_closed(self) -> bool: ...
 
+    @property
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Whether the loop is being run; from any thread."""
+
     @abstractmethod
     def post(self, function: Callable[[], None]) -> None:
         """
@@ -240,6 +245,11 @@ class _AsyncioBackend(Backend):
     def is_closed(self) -> bool:
         loop = self._loop()
         return loop is None or loop.is_closed()
+
+    @property
+    def is_running(self) -> bool:
+        loop = self._loop()
+        return loop is not None and loop.is_running()
 
     def post(self, function: Callable[[], None]) -> None:
         loop = self._loop()
@@ -460,6 +470,10 @@ class _TrioBackend(Backend):
         except Exception:  # noqa: BLE001 - RunFinishedError, without importing trio
             return True
         return False
+
+    @property
+    def is_running(self) -> bool:
+        return not self.is_closed  # there is no pausing it
 
     def post(self, function: Callable[[], None]) -> None:
         import trio

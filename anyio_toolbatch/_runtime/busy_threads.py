@@ -16,6 +16,7 @@ from threading import get_ident
 from typing import Any
 
 from .._core.record import CallRecord
+from .logs import about, names_of
 
 __all__ = ("BusyThreads", "cpu_clock_here")
 
@@ -107,12 +108,11 @@ def _used(record: CallRecord) -> float | None:
 
 
 def _warn(records: list[CallRecord], share: float) -> None:
-    names = sorted({record.call.name for record in records})
     logger.warning(
         "%d detached calls (%s) keep computing in threads, and slow down everything else: "
         "they take %.0f %% of a processor. Only a process can be ended: runs_in='process'",
         len(records),
-        ", ".join(names),
+        names_of(records),
         share * 100,
-        extra={"tools": names, "processor_share": share},
+        extra=about("busy_threads", records, processor_share=share),
     )

@@ -19,6 +19,7 @@ from .._core.record import CallRecord
 from .._model.calls import ToolCall
 from . import process_worker
 from .backend import after_fork, on_loop
+from .logs import about
 
 __all__ = (
     "CallContext",
@@ -275,7 +276,11 @@ class CancelHook:
         try:
             self._context.run(self._callback)
         except BaseException:
-            logger.exception("on_cancel callback of call %r failed", self._record.call)
+            logger.exception(
+                "on_cancel callback of call %r failed",
+                self._record.call,
+                extra=about("hook_failed", [self._record]),
+            )
 
     def __enter__(self) -> Self:
         return self

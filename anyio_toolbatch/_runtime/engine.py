@@ -120,7 +120,7 @@ class BatchEngine:
         self._ready_behind: list[CallRecord] = []
 
         state.batches[self] = None
-        state.account.busy_threads.look()
+        state.account.look(state.max_detached)
         self.publisher.add(Kind.BATCH_STARTED)
         if timeout is not None:
             self._clock = BatchClock(self.hub.backend, timeout, self._on_batch_timeout)

@@ -25,6 +25,7 @@ from .._model.results import LateResult
 from .backend import Waiter, on_loop
 from .context import CallContext
 from .hub import Hub
+from .logs import about
 
 __all__ = ("Publisher",)
 
@@ -166,7 +167,9 @@ class Publisher:
             except KeyboardInterrupt as exc:
                 self._on_break(exc)
             except BaseException:
-                logger.exception("observer %r failed", enter)
+                logger.exception(
+                    "observer %r failed", enter, extra=about("hook_failed", [record])
+                )
 
     # -- observers ---------------------------------------------------------
 
@@ -221,7 +224,8 @@ class Publisher:
         except KeyboardInterrupt as exc:
             self._on_break(exc)
         except BaseException:
-            logger.exception("%s %r failed", what, function)
+            extra = about("hook_failed", batch_ids=[self._batch_id])
+            logger.exception("%s %r failed", what, function, extra=extra)
 
     # -- readers -----------------------------------------------------------
 

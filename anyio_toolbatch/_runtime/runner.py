@@ -264,7 +264,7 @@ class ToolRunner:
     def _state(self, hub: Hub) -> LoopState:
         state = hub.states.get(self)
         if state is None:
-            account = DetachedAccount()
+            account = DetachedAccount(hub.backend)
             if self._is_for_one:
                 account = hub.shared.setdefault("account", account)
             state = LoopState(

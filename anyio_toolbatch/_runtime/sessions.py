@@ -15,6 +15,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from .logs import about
+
 __all__ = ("Member", "end_tree", "kill_session", "members_of", "signal_group", "signal_strays")
 
 logger = logging.getLogger(__name__)
@@ -37,7 +39,12 @@ def end_tree(pid: int) -> None:
             check=False,
         )
     except (OSError, subprocess.SubprocessError):
-        logger.warning("process %d could not be ended", pid, exc_info=True)
+        logger.warning(
+            "process %d could not be ended",
+            pid,
+            exc_info=True,
+            extra=about("process_not_ended", process=pid),
+        )
 
 
 Member = tuple[int, int]
