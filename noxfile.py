@@ -117,6 +117,18 @@ def integrations(session: nox.Session, extra: str) -> None:
 
 
 @nox.session
+def telemetry(session: nox.Session) -> None:
+    """Test the OpenTelemetry observer with the oldest version that its extra takes."""
+    (needed,) = PYPROJECT["project"]["optional-dependencies"]["otel"]
+    floor = needed.removeprefix("opentelemetry-api>=")
+    oldest = [f"opentelemetry-{part}=={floor}.*" for part in ("api", "sdk")]
+    install_group(session, "tests", ".[otel]", *oldest)
+    session.run("pytest", "tests/observe/test_otel.py", *session.posargs)
+    session.run("pytest", "tests/test_examples.py", "-k", "telemetry_spans")
+    session.run("python", "-m", "benchmarks", "--only", "telemetry", "--quick")
+
+
+@nox.session
 def server(session: nox.Session) -> None:
     """Test `examples/server.py` with real clients."""
     install_group(session, "server", ".")

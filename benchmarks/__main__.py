@@ -23,6 +23,7 @@ from benchmarks import (
     process_exit,
     results,
     scaling,
+    telemetry,
 )
 from benchmarks.backends import available
 from benchmarks.report import Report, seconds
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "carriers": carriers.measure,
     "busy": busy_loops.measure,
     "mcp": mcp_stop.measure,
+    "telemetry": telemetry.measure,
 }
 WITHOUT_LOOP: dict[str, Callable[[bool, Report], None]] = {
     "results": results.measure,

@@ -77,7 +77,7 @@ class Stall:
     is_computing: bool | None
     """Whether its thread computes or waits; None where the system does not tell."""
     stack: str
-    """Where the loop's thread is: the tool's frames, or all of them, innermost last."""
+    """The frames of the loop's thread, innermost last; of a tool only its own."""
 
 
 class StallDetector:

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from anyio_toolbatch import ToolCall, ToolRunner
+from anyio_toolbatch import CallSettled, CallStarted, ToolCall, ToolRunner
 from anyio_toolbatch.observe.otel import TelemetryObserver
 
 exporter = InMemorySpanExporter()  # in a program: a BatchSpanProcessor and an OTLP exporter
@@ -43,11 +43,13 @@ async def main() -> None:
     ]
     async with ToolRunner([search, download], observers=[TelemetryObserver()]) as runner:
         with tracer.start_as_current_span("turn"):
-            async with runner.open_batch() as batch:
-                handles = [batch.submit(call) for call in calls]
-                await handles[0].wait()
-                while runner.statistics().running < 1:  # the download
-                    await anyio.sleep(0.001)
+            async with runner.open_batch(calls) as batch:
+                seen = set()
+                async for event in batch.events():
+                    if isinstance(event, CallStarted | CallSettled):
+                        seen.add((type(event), event.call.name))
+                    if seen >= {(CallSettled, "search"), (CallStarted, "download")}:
+                        break
                 batch.interrupt("enough")
         arrived.set()
         await runner.wait_detached()

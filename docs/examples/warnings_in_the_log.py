@@ -38,8 +38,9 @@ async def main() -> None:
     async with ToolRunner([ask_server], max_detached=4) as runner:
         calls = [ToolCall(f"call_{n}", "ask_server") for n in range(3)]
         async with runner.open_batch(calls) as batch:
-            while runner.statistics().running < 3:
-                await anyio.sleep(0.001)
+            async for _ in batch.events():
+                if runner.statistics().running == len(calls):
+                    break
             batch.interrupt()
         await runner.wait_detached(timeout=0.1)
         server_is_back.set()
