@@ -674,7 +674,7 @@ def _not_corrupted(error: BaseException) -> BaseException | None:
 
 
 class _TrioTimer:
-    __slots__ = ("_owner", "function")
+    __slots__ = ("__weakref__", "_owner", "function")
 
     def __init__(self, owner: _TrioTimers, function: Callable[[], None]) -> None:
         self._owner: _TrioTimers | None = owner

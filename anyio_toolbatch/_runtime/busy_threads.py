@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import Any
 
 from .._core.record import CallRecord
-from .logs import about, names_of
+from .logs import about
 
 __all__ = ("BusyThreads", "cpu_clock_here")
 
@@ -108,11 +108,12 @@ def _used(record: CallRecord) -> float | None:
 
 
 def _warn(records: list[CallRecord], share: float) -> None:
+    extra = about("busy_threads", records, processor_share=share)
     logger.warning(
         "%d detached calls (%s) keep computing in threads, and slow down everything else: "
         "they take %.0f %% of a processor. Only a process can be ended: runs_in='process'",
         len(records),
-        names_of(records),
+        ", ".join(extra["tools"]),
         share * 100,
-        extra=about("busy_threads", records, processor_share=share),
+        extra=extra,
     )

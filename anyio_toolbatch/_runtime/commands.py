@@ -335,7 +335,7 @@ class _Command:
                 extra=about(
                     "command_not_gone",
                     [] if self._record is None else [self._record],
-                    process=pid,
+                    pid=pid,
                 ),
             )
         return is_gone

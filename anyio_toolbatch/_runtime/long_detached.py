@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from typing import Protocol
+from weakref import ref
 
 from .backend import Backend, Timer
 from .logs import HasCall, about, names_of
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 WARN_AFTER = 60.0
 """Seconds. Chosen: longer than what is merely slow in noticing that it was let go."""
+TOGETHER = 0.1
+"""The share of that by which a warning may come early: one for all of a batch."""
 
 
 class Detached(HasCall, Protocol):
@@ -37,7 +40,8 @@ class LongDetached:
         self._backend = backend
         self._since: dict[Detached, float] = {}
         """Oldest first, by the loop's clock."""
-        self._timer: Timer | None = None
+        self._timer: ref[Timer] | None = None
+        """Weak: a timer holds its loop, and an account may be kept for long."""
 
     def watch(self, call: Detached) -> None:
         """A call has been let go."""
@@ -54,13 +58,14 @@ class LongDetached:
     def clear(self) -> None:
         """Nothing is detached any more."""
         self._since.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        timer = None if self._timer is None else self._timer()
+        if timer is not None:
+            timer.cancel()
+        self._timer = None
 
     def _arm(self, delay: float) -> None:
         try:
-            self._timer = self._backend.call_later(max(delay, 0.0), self._look)
+            self._timer = ref(self._backend.call_later(max(delay, 0.0), self._look))
         except RuntimeError:  # the loop is being ended
             self._timer = None
 
@@ -71,7 +76,7 @@ class LongDetached:
         longest = 0.0
         for call, since in list(self._since.items()):
             left = since + WARN_AFTER - now
-            if left > 0.0:
+            if left > WARN_AFTER * TOGETHER:
                 self._arm(left)
                 break
             del self._since[call]

@@ -43,7 +43,7 @@ def end_tree(pid: int) -> None:
             "process %d could not be ended",
             pid,
             exc_info=True,
-            extra=about("process_not_ended", process=pid),
+            extra=about("process_not_ended", pid=pid),
         )
 
 
