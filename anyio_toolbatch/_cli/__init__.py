@@ -8,6 +8,7 @@ before the first tool runs, for a tool's effects cannot be taken back.
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 from collections.abc import Sequence
 from typing import NoReturn
@@ -41,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             process, which then is this command's own. It ends within about a
             second of the answer, even if a tool refuses to.
     """
+    if argv is None:
+        _let_warnings_through()
     try:
         options = _parser().parse_args(argv)
         return _run(options, owns_process=argv is None)
@@ -53,6 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except SystemExit as exc:  # argparse, after it has printed its help
         return exc.code if isinstance(exc.code, int) else 0
+
+
+def _let_warnings_through() -> None:
+    """Here it is the program, not the library, that decides: warnings go to stderr."""
+    logger = logging.getLogger("anyio_toolbatch")
+    for handler in list(logger.handlers):
+        if isinstance(handler, logging.NullHandler):
+            logger.removeHandler(handler)
 
 
 def _run(options: argparse.Namespace, *, owns_process: bool) -> int:

@@ -1,10 +1,10 @@
 """
 Tells who blocks an event loop, while it lasts.
 
-A daemon thread, one for each detector, asks each loop that has an open batch for a
-sign of life, again and again. Where none comes it looks at the stack of the loop's
-thread: the call whose task is running there is to be found in it. Nothing is left on
-a loop but that one question, and the thread ends a while after the last batch.
+A daemon thread, one for the process, asks each loop that has an open batch for a sign
+of life, again and again. Where none comes it looks at the stack of the loop's thread:
+the call whose task is running there is to be found in it. Nothing is left on a loop
+but that one question, and the thread ends a while after the last batch.
 
 What looks like a blocked loop, and is not:
 
@@ -52,17 +52,6 @@ too; one that waits is near nothing."""
 REMEMBERED = 1000
 """Tools and places that have been warned of."""
 
-_lock = threading.Lock()
-
-
-def _new_lock() -> None:
-    # Another thread may have held it at the moment of the fork.
-    global _lock  # noqa: PLW0603
-    _lock = threading.Lock()
-
-
-after_fork(_new_lock)
-
 
 @dataclass(frozen=True, slots=True)
 class Stall:
@@ -90,7 +79,7 @@ class StallDetector:
 
     Args:
         threshold: Seconds without a sign of life that are too long.
-        on_stall: Called with each `Stall`, in the detector's thread, while the loop
+        on_stall: Called with each `Stall`, in a thread of its own, while the loop
             is blocked; must be quick. What it raises is logged.
 
     Raises:
@@ -113,76 +102,23 @@ class StallDetector:
         if on_stall is not None and not callable(on_stall):
             msg = f"on_stall must be callable or None, not {type(on_stall).__name__}"
             raise TypeError(msg)
-        self._threshold = float(threshold)
+        self.threshold = float(threshold)
         self._on_stall = on_stall
         self._told: set[object] = set()
-        self._start_anew()
-
-    def _start_anew(self) -> None:
-        self._pid = os.getpid()
-        self._loops: dict[str, _Loop] = {}
-        """By batch. Written by the loops' threads."""
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def __call__(self, event: Event) -> None:
         """Take an event in."""
         kind = type(event)
         if kind is BatchStarted:
-            self._watch(event.batch_id)
+            _watchdog.watch(self, event.batch_id, current_hub())
         elif kind is BatchSettled:
-            self._loops.pop(event.batch_id, None)
+            _watchdog.forget(self, event.batch_id)
 
-    def _watch(self, batch_id: str) -> None:
-        if self._pid != os.getpid():
-            self._start_anew()  # forked: that thread is not here
-        hub = current_hub()
-        known = dict(self._loops).values()
-        self._loops[batch_id] = next((w for w in known if w.hub is hub), None) or _Loop(hub)
-        with _lock:
-            if self._thread is None:
-                thread = threading.Thread(
-                    target=self._run, name="anyio_toolbatch stall detector", daemon=True
-                )
-                # From 3.14 on a thread inherits the context of whoever starts it.
-                contextvars.Context().run(thread.start)
-                self._thread = thread
-        self._wake.set()
-
-    # -- in the detector's thread ------------------------------------------
-
-    def _run(self) -> None:
-        interval = self._threshold / LOOKS
-        while self._is_needed():
-            before = time.monotonic()
-            time.sleep(interval)
-            now = time.monotonic()
-            late = max(now - before - interval, 0.0)
-            for loop in set(dict(self._loops).values()):
-                try:
-                    self._look(loop, now, late)
-                except Exception:
-                    logger.exception("error in the stall detector")
-
-    def _is_needed(self) -> bool:
-        """Park while there is nothing to watch; False if that has lasted."""
-        while not self._loops:
-            self._wake.clear()
-            if self._loops or self._wake.wait(IDLE_SECONDS):
-                continue
-            with _lock:
-                if not self._loops:
-                    self._thread = None
-                    return False
-        return True
+    # -- in the watchdog's thread ------------------------------------------
 
     def _look(self, loop: _Loop, now: float, late: float) -> None:
         if not loop.hub.backend.is_running:
             loop.asked_at = None
-            if loop.hub.backend.is_closed:
-                for batch_id, other in list(self._loops.items()):
-                    if other is loop:
-                        self._loops.pop(batch_id, None)
             return
         if loop.asked_at is None or loop.answered:
             if loop.is_told and loop.asked_at is not None:
@@ -192,10 +128,10 @@ class StallDetector:
         loop.leave_out(late)
         waited = now - loop.asked_at
         record = loop.sample()
-        if loop.is_told or waited < self._threshold:
+        if loop.is_told or waited < self.threshold:
             return
         # Until then it may become clear who it is.
-        if loop.is_steady or waited >= 2 * self._threshold:
+        if loop.is_steady or waited >= 2 * self.threshold:
             loop.is_told = True
             self._tell(loop, record if loop.is_steady else None, waited)
 
@@ -225,11 +161,95 @@ class StallDetector:
                 )
 
 
-class _Loop:
-    """One loop that is watched by one detector; in its thread, where nothing else is said."""
+class _Watchdog:
+    """The one thread, and what it watches."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Guards the thread's coming and going."""
+        self.loops: dict[tuple[StallDetector, str], _Loop] = {}
+        """By detector and batch. Written by the loops' threads."""
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, detector: StallDetector, batch_id: str, hub: Hub) -> None:
+        """A batch has been opened; on its loop."""
+        known = dict(self.loops).values()
+        loop = next((w for w in known if w.hub is hub and w.detector is detector), None)
+        self.loops[detector, batch_id] = loop or _Loop(detector, hub)
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(
+                    target=self._run, name="anyio_toolbatch stall detector", daemon=True
+                )
+                # From 3.14 on a thread inherits the context of whoever starts it.
+                contextvars.Context().run(thread.start)
+                self._thread = thread
+        self._wake.set()
+
+    def forget(self, detector: StallDetector, batch_id: str) -> None:
+        """A batch is over; on its loop."""
+        self.loops.pop((detector, batch_id), None)
+
+    # -- in its thread -----------------------------------------------------
+
+    def _run(self) -> None:
+        while self._is_needed():
+            self._look()
+
+    def _look(self) -> None:
+        loops = set(dict(self.loops).values())
+        interval = min((w.detector.threshold for w in loops), default=0.0) / LOOKS
+        before = time.monotonic()
+        time.sleep(interval)
+        now = time.monotonic()
+        late = max(now - before - interval, 0.0)
+        for loop in loops:
+            try:
+                if loop.hub.backend.is_closed:
+                    self._drop(loop)
+                else:
+                    loop.detector._look(loop, now, late)
+            except Exception:
+                logger.exception("error in the stall detector")
+
+    def _drop(self, loop: _Loop) -> None:
+        """A loop was closed in the middle of a batch."""
+        for key, other in dict(self.loops).items():
+            if other is loop:
+                self.loops.pop(key, None)
+
+    def _is_needed(self) -> bool:
+        """Park while there is nothing to watch; False if that has lasted."""
+        while not self.loops:
+            self._wake.clear()
+            if self.loops or self._wake.wait(IDLE_SECONDS):
+                continue
+            with self._lock:
+                if not self.loops:
+                    self._thread = None
+                    return False
+        return True
+
+
+_watchdog = _Watchdog()
+
+
+def _new_watchdog() -> None:
+    # No thread but the forking one survives in the child, and no loop is watched there.
+    global _watchdog  # noqa: PLW0603
+    _watchdog = _Watchdog()
+
+
+after_fork(_new_watchdog)
+
+
+class _Loop:
+    """One loop that is watched for one detector; in the watchdog's thread, if not said."""
+
+    def __init__(self, detector: StallDetector, hub: Hub) -> None:
         """On the loop."""
+        self.detector = detector
         self.hub = hub
         self.asked_at: float | None = None
         """Later by what was left out."""

@@ -211,3 +211,15 @@ def test_many_calls_show_those_that_run_first() -> None:
     display.finish([ToolResult(c, i, Status.COMPLETED) for i, c in enumerate(calls)])
     assert len(out.render_lines(display._paint())) == 100
     out.file.close()
+
+
+def test_warnings_of_the_log_are_shown(desk: Any) -> None:
+    """The library is quiet by default; the command is the program, and says them."""
+    tools = """
+import time
+async def blocks():
+    time.sleep(1.2)
+"""
+    code, _, err = desk.run(desk.openai(("blocks", {})), tools)
+    assert code == 0
+    assert "the tool 'blocks' has held the event loop" in err

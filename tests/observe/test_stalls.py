@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -150,7 +153,7 @@ async def test_loop_that_lives_is_left_alone() -> None:
         [waits, waits_in_a_thread],
         observers=[watching],
     )
-    assert not watching._loops
+    assert not stalls._watchdog.loops
     assert seen.stalls == []
 
 
@@ -174,8 +177,7 @@ async def test_a_tool_in_a_loop_of_its_own_may_block() -> None:
 async def test_many_short_steps_blame_nobody() -> None:
     """A loop that is late because each of its looks meets another call has no culprit."""
     watching = StallDetector(0.05)
-    hub = stalls.current_hub()
-    loop = stalls._Loop(hub)
+    loop = stalls._Loop(watching, stalls.current_hub())
     told: list[Any] = []
     watching._tell = lambda loop, record, seconds: told.append((record, seconds))  # type: ignore[method-assign]
     loop.ask(0.0)
@@ -202,7 +204,7 @@ async def test_time_in_which_the_detector_did_not_run_either_is_left_out(
     watching = StallDetector(0.5)
     told: list[float] = []
     watching._tell = lambda loop, record, seconds: told.append(seconds)  # type: ignore[method-assign]
-    loop = stalls._Loop(stalls.current_hub())
+    loop = stalls._Loop(watching, stalls.current_hub())
     loop.ask(0.0)
     watching._look(loop, 100.0, 99.9)
     watching._look(loop, 100.1, 0.0)
@@ -273,28 +275,68 @@ def test_thread_ends_and_comes_back(anyio_backend: Any) -> None:
 
 def test_loop_that_is_stopped_or_gone_is_not_asked() -> None:
     """A loop between two `run_until_complete` does not answer, and is not blocked."""
-    import asyncio
-
     seen = Seen()
     watching = detector(seen)
     loop = asyncio.new_event_loop()
     runner = ToolRunner(observers=[watching])
     context = runner.open_batch()
     loop.run_until_complete(context.__aenter__())
-    assert len(watching._loops) == 1
+    assert len(stalls._watchdog.loops) == 1
     time.sleep(0.3)
     loop.run_until_complete(asyncio.sleep(0))
     assert seen.stalls == []
     loop.close()
-    until(lambda: not watching._loops)
+    until(lambda: not stalls._watchdog.loops)
     gc.collect()
+
+
+async def test_any_number_of_detectors_has_one_thread() -> None:
+    """P10: a detector for each batch is no thread for each batch."""
+    seen = Seen(enough=3)
+    for _ in range(20):
+        await run_batch([], observers=[StallDetector(0.05)])
+        assert len(watchdogs()) <= 1
+    observers = [detector(seen), StallDetector(0.1, on_stall=seen), detector(seen)]
+    await run_batch([ToolCall("1", "blocks")], [seen.blocks], observers=observers)
+    assert [stall.tool for stall in seen.stalls] == ["blocks"] * 3
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no such signal")
+def test_a_process_that_was_stopped_had_no_blocked_loop() -> None:
+    """What stands still as a whole, as on a suspended machine, has no culprit."""
+    program = """
+import sys, anyio
+from anyio_toolbatch import ToolCall, run_batch
+from anyio_toolbatch.observe.stalls import StallDetector
+stalls = []
+async def waits():
+    print("up", flush=True)
+    await anyio.to_thread.run_sync(sys.stdin.readline)
+    await anyio.sleep(0.5)
+anyio.run(lambda: run_batch(
+    [ToolCall("1", "waits")], [waits], observers=[StallDetector(0.5, on_stall=stalls.append)]
+))
+print(stalls)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        process.send_signal(signal.SIGCONT)
+        said, _ = process.communicate("\n", timeout=LIVENESS)
+    assert said == "[]\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_after_fork() -> None:
     """The thread is not in the child, and is made anew there."""
-    import subprocess
-
     program = """
 import os, sys, threading, anyio
 from anyio_toolbatch import ToolCall, run_batch

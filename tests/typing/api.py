@@ -56,6 +56,8 @@ from anyio_toolbatch import (
     run_batch,
     tool,
 )
+from anyio_toolbatch.observe.otel import TelemetryObserver
+from anyio_toolbatch.observe.stalls import Stall, StallDetector
 from anyio_toolbatch.testing import (
     DeafTool,
     GatedTool,
@@ -309,6 +311,25 @@ async def streaming(runner: ToolRunner) -> list[str]:
     except (BatchNotSettledError, BatchSealedError, RunnerClosedError, ToolCallError) as exc:
         own_error: ToolBatchError = exc
         raise own_error from None
+
+
+# -- observing -----------------------------------------------------------------
+
+
+class Entering:
+    def __call__(self, event: Event) -> None: ...
+
+    def enter_call(self, context: CallContext) -> None: ...
+
+
+def observers() -> ToolRunner:
+    def on_stall(stall: Stall) -> None:
+        assert_type(stall.tool, str | None)
+        assert_type(stall.call, ToolCall | None)
+        assert_type(stall.seconds, float)
+
+    telemetry = TelemetryObserver(capture_content=True, max_content_chars=100)
+    return ToolRunner(observers=[Entering(), telemetry, StallDetector(1, on_stall=on_stall)])
 
 
 # -- testing -------------------------------------------------------------------
