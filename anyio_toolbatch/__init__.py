@@ -2,8 +2,8 @@
 Run a model's batch of tool calls; be interrupted; have the turn back at once.
 
 The names below are the whole public face, besides the submodules `blocking`,
-`formats`, `from_thread`, `observe` and `testing`. Everything behind an underscore may change in any
-release.
+`formats`, `from_thread`, `observe` and `testing`. Everything behind an underscore may
+change in any release.
 """
 
 from __future__ import annotations

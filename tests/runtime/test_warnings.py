@@ -348,7 +348,7 @@ def test_loggers_have_their_modules_names() -> None:
     """One logger a module: levels can be set for parts, and for all by the package's."""
     for source in SOURCES:
         text = source.read_text("utf-8")
-        for name in re.findall(r"getLogger\((.*?)\)", text):
+        for name in re.findall(r"^logger = .*getLogger\((.*?)\)", text, re.M):
             assert name == "__name__", source
 
 
