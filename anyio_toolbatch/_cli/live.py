@@ -22,7 +22,8 @@ from .. import (
     ToolCall,
     ToolResult,
 )
-from .output import fileno_of, write_all
+from .._files import write_all
+from .output import fileno_of
 from .progress import DETAIL_WIDTH, NAME_WIDTH, Display, PlainDisplay, describe, one_line
 
 if TYPE_CHECKING:

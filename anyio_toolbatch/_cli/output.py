@@ -9,13 +9,12 @@ error.
 from __future__ import annotations
 
 import os
-import secrets
-import stat
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
+from .._files import is_replaceable, open_beside, replace_file, write_all
 from .errors import UnusableInputError
 
 __all__ = ("FileTarget", "Stdout", "Target")
@@ -144,9 +143,9 @@ class FileTarget:
             msg = f"--output {self._shown}: there is no folder {self._path.parent}"
         elif self._path.exists() and not os.access(self._path, os.W_OK):
             msg = f"--output {self._shown} cannot be written: it is read-only"
-        elif self._is_replaceable():
+        elif is_replaceable(self._path):
             try:
-                trial, fd = self._open_beside()
+                trial, fd = open_beside(self._path)
                 os.close(fd)
                 trial.unlink()
             except OSError as exc:
@@ -156,51 +155,7 @@ class FileTarget:
 
     def write(self, text: str) -> None:
         """Write a new file beside the old one, then put it in its place."""
-        content = text.encode("utf-8", "replace")
-        if not self._is_replaceable():
-            with self._path.open("wb", buffering=0) as device:
-                write_all(device.fileno(), content)
-            return
-        new, fd = self._open_beside()
-        try:
-            try:
-                write_all(fd, content)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            self._copy_permissions(new)
-            new.replace(self._path)
-        except BaseException:
-            new.unlink(missing_ok=True)
-            raise
-
-    def _is_replaceable(self) -> bool:
-        return self._path.is_file() or not self._path.exists()
-
-    def _open_beside(self) -> tuple[Path, int]:
-        # The umask decides on the permissions, as for any new file.
-        new = self._path.with_name(f".{self._path.name[:100]}.{secrets.token_hex(4)}.tmp")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        return new, os.open(new, flags, 0o666)
-
-    def _copy_permissions(self, new: Path) -> None:
-        try:
-            old = self._path.stat()
-        except FileNotFoundError:
-            return
-        if hasattr(os, "chown"):
-            try:
-                os.chown(new, old.st_uid, old.st_gid)
-            except OSError:
-                pass  # only root may give a file away; the mode is what counts
-        new.chmod(stat.S_IMODE(old.st_mode))
-
-
-def write_all(fd: int, content: bytes) -> None:
-    """Write all of it; a signal or a full pipe may take several tries."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+        replace_file(self._path, text.encode("utf-8", "replace"))
 
 
 def fileno_of(stream: TextIO | None) -> int | None:

@@ -20,7 +20,8 @@ from .. import (
     ToolCall,
     ToolResult,
 )
-from .output import fileno_of, write_all
+from .._files import write_all
+from .output import fileno_of
 
 __all__ = ("Display", "PlainDisplay", "describe", "one_line", "say", "summary")
 

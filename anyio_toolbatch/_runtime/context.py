@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from .._core.record import CallRecord
 from .._model.calls import ToolCall
@@ -112,6 +112,12 @@ class CallContext:
     def index(self) -> int:
         """The call's place in its batch."""
         return self._record.index
+
+    @property
+    def runs_in(self) -> Literal["loop", "thread", "process", "executor"]:
+        """Where the call runs; `Tool.runs_in` when ``"auto"`` has been decided."""
+        carrier: Literal["loop", "thread", "process", "executor"] = self._record.tool.carrier
+        return carrier
 
     @property
     def cancelled(self) -> CancelFlag:

@@ -367,6 +367,8 @@ class BatchEngine:
         record.ended_at = self.hub.clock()
         record.ended = True
         record.cancel_hooks = None  # what they would unblock is over
+        if self.publisher.leaving:
+            self.publisher.leave(record)
         self.teller.ended(record.stopper)
         record.stopper = None
         error = outcome.error
@@ -509,6 +511,7 @@ class BatchEngine:
         """Somebody has answered whether a call may run."""
         if self.ledger.is_settled(record.index):
             return  # too late
+        record.answered_at = self.hub.clock()
         if isinstance(error, KeyboardInterrupt):
             self._on_break(error, "the approval of a call")
         elif error is not None:

@@ -6,7 +6,7 @@ rule up to its end with every entry. When a batch is cut it is *held*, until
 the awaiting code has run, and then fed in slices; so it never sees another
 order than the log's.
 
-On the loop's thread, but for `report_progress` and `enter`.
+On the loop's thread, but for `report_progress`, `enter` and `leave`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,15 @@ EVENTS_AT_ONCE = 500
 logger = logging.getLogger(__name__)
 
 
+def methods_of(observers: Sequence[object], name: str) -> tuple[Callable[[Any], object], ...]:
+    """Return this method of each observer that has it."""
+    return tuple(
+        method
+        for observer in observers
+        if (method := getattr(observer, name, None)) is not None
+    )
+
+
 class Publisher:
     """The log of one batch, and those who listen."""
 
@@ -51,8 +60,10 @@ class Publisher:
         "_on_break",
         "_on_late",
         "_readers_waiting",
+        "_watched",
         "entering",
         "is_heard",
+        "leaving",
         "log",
         "wants_starts",
     )
@@ -87,12 +98,11 @@ class Publisher:
         self._readers_waiting: list[Waiter] = []
         self.is_heard = self._observed is not None
         """Whether there is any sense in `tell`."""
-        self.entering = tuple(
-            enter
-            for observer in observers
-            if (enter := getattr(observer, "enter_call", None)) is not None
-        )
+        self.entering = methods_of(observers, "enter_call")
         """What observers want to do in each call's own context."""
+        self.leaving = methods_of(observers, "leave_call")
+        """What observers want to do when the work of a call is over, late or not."""
+        self._watched: Any = None
 
     # -- what happens ------------------------------------------------------
 
@@ -161,15 +171,29 @@ class Publisher:
 
     def enter(self, record: CallRecord) -> None:
         """Let observers into a call's context; in that, wherever it starts."""
-        for enter in self.entering:
+        self._visit(self.entering, record)
+
+    def leave(self, record: CallRecord) -> None:
+        """Tell observers that the work of a call is over; in any thread."""
+        self._visit(self.leaving, record)
+
+    def _visit(self, methods: Sequence[Callable[[Any], object]], record: CallRecord) -> None:
+        for method in methods:
             try:
-                enter(CallContext(record))
+                method(CallContext(record))
             except KeyboardInterrupt as exc:
                 self._on_break(exc)
             except BaseException:
                 logger.exception(
-                    "observer %r failed", enter, extra=about("hook_failed", [record])
+                    "observer %r failed", method, extra=about("hook_failed", [record])
                 )
+
+    def show(self, batch: object) -> None:
+        """Hand the batch itself to the observers that want it."""
+        for method in methods_of(self._observers, "watch_batch"):
+            # Kept here: observers are asked to keep it weakly.
+            self._watched = batch
+            self._call_out(method, batch, "observer")
 
     # -- observers ---------------------------------------------------------
 

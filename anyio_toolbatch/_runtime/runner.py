@@ -90,7 +90,8 @@ class ToolRunner:
         observers: Called with each event of each batch, on the loop's
             thread; must be quick. What they raise is logged. One that has a
             method `enter_call` gets it called with the `CallContext` of each
-            call that starts, in the call's own thread and context.
+            call that starts, in the call's own thread and context;
+            `leave_call` and `watch_batch` are described with the events.
         on_late: Called with the `LateResult` of each call that ended after
             it was let go, on the loop's thread.
 
@@ -257,6 +258,8 @@ class ToolRunner:
             on_late=self._on_late,
             count_late=self._count_late,
         )
+        if self._observers:
+            engine.publisher.show(ToolBatch(engine))
         if self._closed:  # by another thread, which did not see this batch
             engine.close_for_runner()
         return engine
@@ -542,12 +545,15 @@ def _checked_observers(observers: object) -> Sequence[Observer]:
         if not callable(observer):
             msg = f"an observer must be callable, not {type(observer).__name__}"
             raise TypeError(msg)
-        enter = getattr(observer, "enter_call", None)
-        if enter is not None and (not callable(enter) or inspect.iscoroutinefunction(enter)):
-            msg = (
-                "an observer's enter_call must be a plain function; it is called, not awaited"
-            )
-            raise TypeError(msg)
+        for name in ("enter_call", "leave_call", "watch_batch"):
+            method = getattr(observer, name, None)
+            if method is not None and (
+                not callable(method) or inspect.iscoroutinefunction(method)
+            ):
+                msg = (
+                    f"an observer's {name} must be a plain function; it is called, not awaited"
+                )
+                raise TypeError(msg)
     return checked
 
 

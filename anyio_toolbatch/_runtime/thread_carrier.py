@@ -186,6 +186,8 @@ def end(batch: BatchEngine, record: CallRecord) -> bool:
     record.ended_at = batch.hub.clock()
     record.ended = True
     record.cancel_hooks = None  # what they would unblock is over
+    if batch.publisher.leaving:
+        batch.publisher.leave(record)
     try:
         batch.tickets.ends.remove(record)
     except KeyError:
