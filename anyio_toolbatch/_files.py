@@ -1,4 +1,4 @@
-"""Files that are written whole, or not at all."""
+"""Files that are written whole, or not at all; and what lies behind a stream."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import TextIO
 
-__all__ = ("is_replaceable", "open_beside", "replace_file", "write_all")
+__all__ = ("fileno_of", "is_replaceable", "open_beside", "replace_file", "write_all")
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -55,6 +56,14 @@ def write_all(fd: int, content: bytes) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(fd, rest) :]
+
+
+def fileno_of(stream: TextIO | None) -> int | None:
+    """Return the stream's file descriptor, if one stands behind it."""
+    try:
+        return None if stream is None else stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def _copy_permissions(old_path: Path, new: Path) -> None:

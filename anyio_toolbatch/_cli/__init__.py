@@ -74,12 +74,20 @@ def _run(options: argparse.Namespace, *, owns_process: bool) -> int:
         to_stdout = options.output in {None, "-"}
         target: Target = stdout if to_stdout else FileTarget(options.output)
         target.check()
+        trace = None
+        if options.trace is not None:
+            trace = FileTarget(options.trace, "--trace")
+            trace.check()
+            if isinstance(target, FileTarget) and trace.path == target.path:
+                msg = "--output and --trace name the same file; expected two"
+                raise UnusableInputError(msg)
         how = RunOptions(
             backend=options.backend,
             timeout=options.timeout,
             grace=options.grace,
             max_threads=options.max_threads,
             interrupt_after=options.interrupt_after,
+            trace=trace,
         )
         return run_turn(turn, tools, how, stdout, target, owns_process=owns_process)
 
@@ -164,6 +172,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write there instead of to standard output; an existing file is replaced "
         "only when the new content is complete",
+    )
+    run.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="also write a timeline of the calls there, for https://ui.perfetto.dev",
     )
     return parser
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
-from .._files import is_replaceable, open_beside, replace_file, write_all
+from .._files import fileno_of, is_replaceable, open_beside, replace_file, write_all
 from .errors import UnusableInputError
 
 __all__ = ("FileTarget", "Stdout", "Target")
@@ -120,9 +120,10 @@ class FileTarget:
     file, such as ``/dev/null`` or a named pipe, is written to as it is.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, option: str = "--output") -> None:
         self._shown = path
-        self._path = Path(os.path.realpath(path))
+        self._option = option
+        self.path = Path(os.path.realpath(path))
 
     @property
     def name(self) -> str:
@@ -137,33 +138,25 @@ class FileTarget:
     def check(self) -> None:
         """Raise where the file could not be replaced; try it with an empty one."""
         msg = None
-        if self._path.is_dir():
-            msg = f"--output {self._shown} is a directory; expected a file to write"
-        elif not self._path.parent.is_dir():
-            msg = f"--output {self._shown}: there is no folder {self._path.parent}"
-        elif self._path.exists() and not os.access(self._path, os.W_OK):
-            msg = f"--output {self._shown} cannot be written: it is read-only"
-        elif is_replaceable(self._path):
+        if self.path.is_dir():
+            msg = f"{self._option} {self._shown} is a directory; expected a file to write"
+        elif not self.path.parent.is_dir():
+            msg = f"{self._option} {self._shown}: there is no folder {self.path.parent}"
+        elif self.path.exists() and not os.access(self.path, os.W_OK):
+            msg = f"{self._option} {self._shown} cannot be written: it is read-only"
+        elif is_replaceable(self.path):
             try:
-                trial, fd = open_beside(self._path)
+                trial, fd = open_beside(self.path)
                 os.close(fd)
                 trial.unlink()
             except OSError as exc:
-                msg = f"--output {self._shown} cannot be written: {exc.strerror}"
+                msg = f"{self._option} {self._shown} cannot be written: {exc.strerror}"
         if msg is not None:
             raise UnusableInputError(msg)
 
     def write(self, text: str) -> None:
         """Write a new file beside the old one, then put it in its place."""
-        replace_file(self._path, text.encode("utf-8", "replace"))
-
-
-def fileno_of(stream: TextIO | None) -> int | None:
-    """Return the stream's file descriptor, if one stands behind it."""
-    try:
-        return None if stream is None else stream.fileno()
-    except (OSError, ValueError, AttributeError):
-        return None
+        replace_file(self.path, text.encode("utf-8", "replace"))
 
 
 def _redirect(fd: int) -> None:

@@ -209,12 +209,20 @@ class TraceRecorder:
             Any, and signal handlers. It writes a file: on an event loop's thread it
             holds the loop for as long as that takes.
         """
-        content = json.dumps(self.to_dict(), separators=(",", ":")).encode("ascii")
-        replace_file(Path(os.path.realpath(path)), content)
+        replace_file(Path(os.path.realpath(path)), self.to_json().encode("ascii"))
+
+    def to_json(self) -> str:
+        """
+        Return what has been recorded so far, as `save` would write it.
+
+        Threads:
+            Any, and signal handlers.
+        """
+        return json.dumps(self.to_dict(), separators=(",", ":"))
 
     def to_dict(self) -> dict[str, Any]:
         """
-        Return what has been recorded so far, as `save` would write it.
+        Return what has been recorded so far, as the JSON says it.
 
         Threads:
             Any, and signal handlers.

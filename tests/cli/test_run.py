@@ -145,7 +145,7 @@ def test_a_timeout_cuts_the_batch(desk: Any) -> None:
     code, out, err = desk.run(desk.openai(("deaf", {})), TOOLS, "--timeout", "0.2")
     assert "timed out" in json.loads(out)[0]["content"]
     assert code == 1
-    assert "1/1  deaf  timed out" in err
+    assert "call 0  deaf  timed out" in err
 
 
 PATIENT = """
@@ -164,7 +164,7 @@ def test_a_tool_that_stops_when_told_is_said_to_have_stopped(desk: Any) -> None:
     command.send(signal.SIGINT)
     code, _, err = command.end()
     assert code == 130
-    assert "patient (call 1): has stopped since" in err
+    assert "patient (call 0): has stopped since" in err
 
 
 @signals
@@ -245,9 +245,9 @@ def test_the_example_turn(desk: Any, backend: str) -> None:
         *("run", str(EXAMPLES / "turn.json"), "--tools", str(EXAMPLES / "tools.py")),
         *("--backend", backend),
     )
-    for name in ("fetch_weather", "2/7  search_files", "3/7  query_sales", "run_python"):
+    for name in ("fetch_weather", "call 1  search_files", "call 2  query_sales", "run_python"):
         command.wait_for(name, "completed")
-    for name in ("4/7  query_sales", "wait_for_fax"):
+    for name in ("call 3  query_sales", "wait_for_fax"):
         command.wait_for(name, "started")
     command.send(signal.SIGINT)
     code, out, err = command.end()
@@ -260,8 +260,8 @@ def test_the_example_turn(desk: Any, backend: str) -> None:
     assert contents[4].startswith("Python 3.")
     assert "interrupted" in contents[5]
     assert "not started" in contents[6]
-    assert "query_sales (call 4): has stopped since" in err
-    assert "wait_for_fax (call 6): still running, detached" in err
+    assert "query_sales (call 3): has stopped since" in err
+    assert "wait_for_fax (call 5): still running, detached" in err
     assert "Traceback" not in err
 
 
