@@ -6,7 +6,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 __all__ = ("fileno_of", "is_replaceable", "open_beside", "replace_file", "write_all")
 
@@ -58,7 +58,7 @@ def write_all(fd: int, content: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def fileno_of(stream: TextIO | None) -> int | None:
+def fileno_of(stream: IO[str] | None) -> int | None:
     """Return the stream's file descriptor, if one stands behind it."""
     try:
         return None if stream is None else stream.fileno()

@@ -19,11 +19,11 @@ from benchmarks import (
     frameworks,
     interrupts,
     mcp_stop,
+    observers,
     peers,
     process_exit,
     results,
     scaling,
-    telemetry,
 )
 from benchmarks.backends import available
 from benchmarks.report import Report, seconds
@@ -43,7 +43,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "carriers": carriers.measure,
     "busy": busy_loops.measure,
     "mcp": mcp_stop.measure,
-    "telemetry": telemetry.measure,
+    "observers": observers.measure,
 }
 WITHOUT_LOOP: dict[str, Callable[[bool, Report], None]] = {
     "results": results.measure,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TextIO
+from typing import IO
 
 from .._files import fileno_of, write_all
 from .._model.events import BatchSettled, CallSettled, CallStarted, Event
@@ -26,7 +26,7 @@ JOIN_SECONDS = 2.0
 class Lines:
     """Writes plain lines to a stream."""
 
-    def __init__(self, rows: Rows, stream: TextIO) -> None:
+    def __init__(self, rows: Rows, stream: IO[str]) -> None:
         self._rows = rows
         self._stream = stream
         self._queue: queue.SimpleQueue[tuple[int, Event] | str | None] = queue.SimpleQueue()
@@ -82,7 +82,7 @@ def _line(number: int, event: Event) -> str:
     return f"{batch}call {event.index}  {name_of(event.call)}  {words}"
 
 
-def write_line(stream: TextIO | None, text: str) -> bool:
+def write_line(stream: IO[str] | None, text: str) -> bool:
     """
     Write a line past the stream's buffers; False if it can't be written.
 
@@ -94,7 +94,7 @@ def write_line(stream: TextIO | None, text: str) -> bool:
         return False
     try:
         fd = fileno_of(stream)
-        encoding = stream.encoding or "utf-8"
+        encoding = getattr(stream, "encoding", None) or "utf-8"
         content = f"{text}\n".encode(encoding, "backslashreplace")
         if fd is None:
             stream.write(content.decode(encoding))

@@ -284,7 +284,7 @@ class Painter:
 
     def restore(self) -> None:
         """Give the cursor back, which is hidden while the picture moves; at once."""
-        fd = fileno_of(self._console.file)  # type: ignore[arg-type]
+        fd = fileno_of(self._console.file)
         if fd is not None and self._draws:
             try:
                 write_all(fd, SHOW_CURSOR)
@@ -347,7 +347,7 @@ class SafeStream:
 
     def write(self, text: str) -> int:
         try:
-            encoding = self._stream.encoding or "utf-8"
+            encoding = getattr(self._stream, "encoding", None) or "utf-8"
             self._stream.write(text.encode(encoding, "replace").decode(encoding))
         except (OSError, ValueError):
             self.is_gone = True

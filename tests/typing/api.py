@@ -8,8 +8,10 @@ found, the checkers would report the unused comment.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Literal, assert_type
 
 import anyio
@@ -47,6 +49,7 @@ from anyio_toolbatch import (
     ToolOutput,
     ToolResult,
     ToolRunner,
+    WaitingCall,
     current_call,
     from_thread,
     keep_partial,
@@ -56,8 +59,10 @@ from anyio_toolbatch import (
     run_batch,
     tool,
 )
+from anyio_toolbatch.observe.live import LiveView
 from anyio_toolbatch.observe.otel import TelemetryObserver
 from anyio_toolbatch.observe.stalls import Stall, StallDetector
+from anyio_toolbatch.observe.trace import TraceRecorder
 from anyio_toolbatch.testing import (
     DeafTool,
     GatedTool,
@@ -320,6 +325,26 @@ class Entering:
     def __call__(self, event: Event) -> None: ...
 
     def enter_call(self, context: CallContext) -> None: ...
+
+    def leave_call(self, context: CallContext) -> None:
+        assert_type(context.runs_in, Literal["loop", "thread", "process", "executor"])
+
+    def watch_batch(self, batch: ToolBatch) -> None:
+        assert_type(batch.waiting_call(0), WaitingCall | None)
+
+
+async def seeing() -> None:
+    recorder = TraceRecorder(max_calls=None, capture_content=True)
+    recorder.save("trace.json")
+    recorder.save(Path("trace.json"))
+    assert_type(recorder.to_json(), str)
+    with LiveView(file=sys.stderr, refresh_per_second=4) as view:
+        assert_type(view, LiveView)
+        view.note("words")
+        view.restore()
+    async with LiveView() as view, ToolRunner(observers=[view, recorder]) as runner:
+        (result,) = await runner.run(CALLS)
+    assert_type(result.approval_time, float)
 
 
 def observers() -> ToolRunner:

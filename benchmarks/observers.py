@@ -1,22 +1,34 @@
-"""What OpenTelemetry, the stall detector and logging cost a batch of no-op calls."""
+"""
+What observers cost a batch of no-op calls: timeline, live view, OpenTelemetry, stalls.
+
+A further one is a line in `_observers`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
-from collections.abc import Awaitable, Callable
-from typing import Any
+import os
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import anyio
 
 from anyio_toolbatch import Event, ToolCall, ToolRunner
+from anyio_toolbatch.observe.live import LiveView
 from anyio_toolbatch.observe.stalls import StallDetector
+from anyio_toolbatch.observe.trace import TraceRecorder
 
 from .backends import run_on
-from .pairing import Rounds, race
+from .pairing import Rounds, timed
 from .report import Report, seconds, times
 
 COUNT = 1000
 NONE = "no observer"
 KINDS = ("async", "blocking")
+PAINTED_SECONDS = 0.05
+"""For the view's thread to have begun."""
 
 
 async def no_op_async() -> None: ...
@@ -57,14 +69,20 @@ def measure(backend: str, quick: bool, report: Report) -> None:
 
 async def _race(tool: Callable[[], Any], count: int) -> Rounds:
     calls = [ToolCall(f"call_{n}", "no_op") for n in range(COUNT)]
-
-    def contender(observers: list[Any]) -> Callable[[], Awaitable[object]]:
-        runner = ToolRunner({"no_op": tool}, observers=observers)
-        return functools.partial(runner.run, calls)
-
-    return await race(
-        count, {name: contender(observers) for name, observers in _observers().items()}
-    )
+    observers = _observers()
+    runners = {
+        name: ToolRunner({"no_op": tool}, observers=found) for name, found in observers.items()
+    }
+    rounds = Rounds(count, observers)
+    for name in rounds:
+        with contextlib.ExitStack() as stack:
+            # Shown while the batch runs, and not beside the other contenders.
+            for observer in observers[name]:
+                if isinstance(observer, LiveView):
+                    stack.enter_context(observer)
+                    await anyio.sleep(PAINTED_SECONDS)
+            rounds.add(name, await timed(functools.partial(runners[name].run, calls)))
+    return rounds
 
 
 @functools.cache
@@ -73,7 +91,12 @@ def _observers() -> dict[str, list[Any]]:
         NONE: [],
         "one that does nothing": [ignore],
         "stall detector": [StallDetector()],
+        "timeline": [TraceRecorder()],
+        "timeline, with content": [TraceRecorder(capture_content=True)],
+        "live view, as lines": [LiveView(file=_nowhere())],
     }
+    if importlib.util.find_spec("rich") is not None:
+        observers["live view"] = [LiveView(console=_terminal())]
     if importlib.util.find_spec("opentelemetry") is None:
         return observers
     from opentelemetry.trace import NoOpTracerProvider
@@ -86,6 +109,17 @@ def _observers() -> dict[str, list[Any]]:
     if importlib.util.find_spec("opentelemetry.sdk") is not None:
         observers |= _with_sdk()
     return observers
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w")
+
+
+def _terminal() -> Any:
+    """A terminal that nobody looks at."""
+    from rich.console import Console
+
+    return Console(file=_nowhere(), width=100, height=40, force_terminal=True)
 
 
 def _with_sdk() -> dict[str, list[Any]]:
