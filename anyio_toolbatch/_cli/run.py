@@ -167,13 +167,15 @@ class _TurnRun:
                     batch.seal()
                     await self._interrupt_after(batch)
                     await _stay_awake(batch)
+                # Before the view is left, which takes a moment to draw the last of it.
+                self._seconds = time.monotonic() - started
         except KeyboardInterrupt:
             # A tool's own, since Ctrl-C goes another way; it counts as that.
             self.signals.first = self.signals.first or signal.SIGINT
         finally:
             # However the block was left, each call has its result.
             if batch is not None:
-                self._seconds = time.monotonic() - started
+                self._seconds = self._seconds or time.monotonic() - started
                 self._answer(batch)
         await self._runner.wait_detached(TIDY_SECONDS)
         self._say_farewell()

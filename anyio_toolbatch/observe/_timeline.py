@@ -17,8 +17,9 @@ The rules that make Perfetto show it:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ("BatchNotes", "CallNotes", "as_text", "trace_events")
@@ -27,6 +28,8 @@ CATEGORY = "toolbatch"
 NAME_CHARS = 200
 
 Event = dict[str, Any]
+Mark = tuple[int, str, dict[str, Any]]
+"""When, what, and more about it."""
 
 
 @dataclass(slots=True)
@@ -72,10 +75,22 @@ class CallNotes:
     ran: int = 0
     waits_for: str | None = None
     is_late: bool = False
-    outcome: dict[str, Any] = field(default_factory=dict)
-    marks: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
-    """Progress and output: when, what, and more about it."""
+    status: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    content: dict[str, str] | None = None
+    marks: list[Mark] | None = None
+    """Progress and output."""
     marks_left_out: int = 0
+
+    def snapshot(self) -> CallNotes:
+        """Return what is known now; the same object, where that does not change."""
+        if self.settled_at is not None and (self.left_at is not None or not self.has_started):
+            return self
+        known = copy.copy(self)
+        if known.marks is not None:
+            known.marks = list(known.marks)
+        return known
 
 
 def trace_events(
@@ -123,17 +138,17 @@ def _straighten(calls: list[CallNotes]) -> None:
         batch = call.batch
         if batch.cut_at is not None and call.settled_at is not None:
             cut.setdefault(batch.track, []).append(call)
-            if call.entered_at is not None and call.outcome.get("reason") == batch.cut_kind:
-                batch.cut_at = min(batch.cut_at, call.entered_at + call.ran)
+            if call.has_started and call.reason == batch.cut_kind:
+                batch.cut_at = min(batch.cut_at, _started_at(call) + call.ran)
     for of_batch in cut.values():
         batch = of_batch[0].batch
         cut_at = batch.cut_at or 0
         ends = [cut_at]
         for call in of_batch:
             assert call.settled_at is not None
-            if call.entered_at is not None:
-                ends.append(call.entered_at + call.ran)
-            elif call.outcome.get("reason") == batch.cut_kind:
+            if call.has_started:
+                ends.append(_started_at(call) + call.ran)
+            elif call.reason == batch.cut_kind:
                 call.settled_at = min(call.settled_at, cut_at)
             else:
                 ends.append(call.settled_at)
@@ -171,13 +186,16 @@ def _of_call(pid: int, call: CallNotes) -> Iterator[Event]:
         "id": call.id,
         "index": call.index,
         "batch": call.batch.id,
-        **({} if call.runs_in is None else {"runs_in": call.runs_in}),
-        **call.outcome,
     }
+    for key in ("runs_in", "status", "reason", "error"):
+        value = getattr(call, key)
+        if value is not None:
+            about[key] = value
+    about.update(call.content or {})
     if call.marks_left_out:
         about["marks left out"] = call.marks_left_out
     yield track.event("b", name, begin, about)
-    marks = [(max(at, begin), what, more) for at, what, more in call.marks]
+    marks = [(max(at, begin), what, more) for at, what, more in call.marks or ()]
     for phase, since, until, more in phases:
         yield track.event("b", phase, since, more)
         while marks and (until is None or marks[0][0] < until):
@@ -193,6 +211,22 @@ def _of_call(pid: int, call: CallNotes) -> Iterator[Event]:
         yield track.event("e", name, end)
 
 
+def _started_at(call: CallNotes) -> int:
+    """
+    Return when a settled call has started.
+
+    It is noted a little after it was so, as all the rest is, and on a busy machine not
+    so little; how long it ran its result knows exactly. So the earliest guess is the best.
+    """
+    assert call.settled_at is not None
+    guesses = [call.settled_at - call.ran]
+    if call.entered_at is not None:
+        guesses.append(call.entered_at)
+    if call.left_at is not None and not call.is_detached:
+        guesses.append(call.left_at - call.ran)
+    return min(guesses)
+
+
 Phase = tuple[str, int, int | None, dict[str, Any] | None]
 """Its name, its begin, its end if it has one, and more about it."""
 
@@ -205,11 +239,7 @@ def _phases(call: CallNotes) -> Iterator[Phase]:
         if call.entered_at is not None:
             yield ("running", max(call.entered_at, opened_at), call.left_at, None)
         return
-    if call.has_started:
-        started_at = settled_at - call.ran if call.entered_at is None else call.entered_at
-    else:
-        started_at = settled_at
-    # By the lengths that its result says: events come a little later.
+    started_at = _started_at(call) if call.has_started else settled_at
     submitted_at = min(max(started_at - call.waited, opened_at), started_at)
     answered_at = min(submitted_at + call.asked, started_at)
     if answered_at > submitted_at:
@@ -277,7 +307,18 @@ def _name(pid: int, tid: int, what: str, name: str) -> Event:
 
 
 def as_text(text: str, chars: int = NAME_CHARS) -> str:
-    """Return a text that can be encoded, not too long for a label."""
+    """
+    Return a text that Perfetto can show, not too long for a label.
+
+    It shows what JSON escapes as it is written there, but for quotes: so there may be
+    no character that has to be escaped.
+    """
     if len(text) > chars:
         text = f"{text[: chars - 1]}…"
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if text.isprintable() else text.translate(_CONTROL_PICTURES)
+
+
+_CONTROL_PICTURES = {**{code: 0x2400 + code for code in range(0x20)}, 0x7F: 0x2421}
+"""Signs that stand for control characters: ␛ for escape."""

@@ -172,9 +172,9 @@ class TraceRecorder:
                     if not entry.kept:
                         self._forget_later(event.batch_id)
                 case BatchInterrupted(reason=reason):
-                    entry.notes.cut_at = self._now()
                     entry.notes.cut_kind = reason.kind
                     entry.notes.cut_message = reason.message
+                    entry.notes.cut_at = self._now()
                 case CallSettled(result=result):
                     self._settle(entry, result)
                 case CallProgress(call=call, index=index):
@@ -209,7 +209,7 @@ class TraceRecorder:
             Any, and signal handlers. It writes a file: on an event loop's thread it
             holds the loop for as long as that takes.
         """
-        replace_file(Path(os.path.realpath(path)), self.to_json().encode("ascii"))
+        replace_file(Path(os.path.realpath(path)), self.to_json().encode())
 
     def to_json(self) -> str:
         """
@@ -218,7 +218,8 @@ class TraceRecorder:
         Threads:
             Any, and signal handlers.
         """
-        return json.dumps(self.to_dict(), separators=(",", ":"))
+        # Not ASCII only: Perfetto shows escapes as they are.
+        return json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":"))
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -230,11 +231,11 @@ class TraceRecorder:
         pid = os.getpid()
         with _lock:
             now = self._now()
-            calls = list(self._calls.values())
+            calls = [notes.snapshot() for notes in self._calls.values()]
             batches = [entry.notes for entry in self._batches.values()]
-            # Inside the lock: nothing of it may change meanwhile.
-            events = trace_events(pid, _process_name(), batches, calls, now)
             dropped = self._dropped
+        # Outside: nobody has to wait for it who has something to note.
+        events = trace_events(pid, _process_name(), batches, calls, now)
         about: dict[str, Any] = {"began": self._began.isoformat(timespec="milliseconds")}
         if dropped:
             about["calls left out"] = dropped
@@ -294,20 +295,23 @@ class TraceRecorder:
         notes.asked = _nanoseconds(result.approval_time)
         notes.ran = _nanoseconds(result.run_time)
         notes.waits_for = entry.waits.pop(result.index, None)
-        outcome = notes.outcome
-        outcome["status"] = result.status.value
+        notes.status = result.status.value
         if result.reason is not None:
-            outcome["reason"] = result.reason.kind
+            notes.reason = result.reason.kind
         if result.error is not None:
-            outcome["error"] = type(result.error).__qualname__
+            notes.error = type(result.error).__qualname__
         if self._capture_content:
             given = result.call.raw_arguments
             arguments = given if isinstance(given, str) else _as_json(given)
-            outcome["arguments"] = as_text(arguments, CONTENT_CHARS)
-            outcome["result"] = as_text(result.text, CONTENT_CHARS)
+            notes.content = {
+                "arguments": as_text(arguments, CONTENT_CHARS),
+                "result": as_text(result.text, CONTENT_CHARS),
+            }
 
     def _mark(self, event: CallProgress | CallOutput, call: ToolCall, index: int) -> None:
         notes = self._call(event.batch_id, index, call)
+        if notes.marks is None:
+            notes.marks = []
         if len(notes.marks) >= MARKS:
             notes.marks_left_out += 1
             return

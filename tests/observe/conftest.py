@@ -32,7 +32,7 @@ def check(trace: dict[str, Any]) -> None:
         fields = set(event) - {"ph"}
         assert REQUIRED[kind] <= fields <= REQUIRED[kind] | OPTIONAL, event
         assert event["name"] and isinstance(event["name"], str)
-        event["name"].encode("utf-8")
+        assert event["name"].isprintable(), "Perfetto shows escapes as they are"
         assert type(event["pid"]) is type(event["tid"]) is int
         if kind == "M":
             names[event["name"], event["tid"]] = event["args"]["name"]
@@ -68,8 +68,8 @@ def checked() -> Callable[[Any], dict[str, Any]]:
     """Check a recorder's trace, and return it as a reader of the file would have it."""
 
     def read(recorder: Any) -> dict[str, Any]:
-        text = json.dumps(recorder.to_dict())
-        assert text.isascii()
+        text = recorder.to_json()
+        text.encode("utf-8")
         trace: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
         check(trace)
         return trace
