@@ -79,6 +79,8 @@ class Detached:
     index: int
     call: ToolCall
     since: float
+    batch: ref[ToolBatch] | None
+    """Lives as long as the work, or its loop."""
 
 
 class Rows:
@@ -150,7 +152,7 @@ class Rows:
             batch.ended += 1
             if result.detached and not row.is_over:
                 self.detached[batch.id, result.index] = Detached(
-                    batch.number, result.index, result.call, time.monotonic()
+                    batch.number, result.index, result.call, time.monotonic(), batch.batch
                 )
 
     def _batch(self, batch_id: str) -> BatchRows:
@@ -173,13 +175,11 @@ class Rows:
     def now(self) -> tuple[list[tuple[BatchRows, dict[int, Row]]], list[Detached]]:
         """Return the open batches, each with its rows, and what is detached."""
         with self.lock:
-            gone = [
-                batch_id
-                for batch_id, rows in self.batches.items()
-                if rows.batch is not None and rows.get() is None
-            ]
-            for batch_id in gone:  # with their loop, which was dropped
+            # Some have gone with their loop, which was dropped.
+            for batch_id in [name for name, b in self.batches.items() if _is_gone(b.batch)]:
                 del self.batches[batch_id]
+            for key in [key for key, d in self.detached.items() if _is_gone(d.batch)]:
+                del self.detached[key]
             open_batches = [(batch, dict(batch.rows)) for batch in self.batches.values()]
             return open_batches, list(self.detached.values())
 
@@ -221,3 +221,7 @@ class Rows:
             self.batches.clear()
             self.detached.clear()
         self.note = ""
+
+
+def _is_gone(batch: ref[ToolBatch] | None) -> bool:
+    return batch is not None and batch() is None
