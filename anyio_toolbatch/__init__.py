@@ -2,11 +2,13 @@
 Run a model's batch of tool calls; be interrupted; have the turn back at once.
 
 The names below are the whole public face, besides the submodules `blocking`,
-`formats`, `from_thread` and `testing`. Everything behind an underscore may change in any
-release.
+`formats`, `from_thread`, `observe` and `testing`. Everything behind an underscore may
+change in any release.
 """
 
 from __future__ import annotations
+
+import logging
 
 from . import from_thread
 from ._errors import (
@@ -101,3 +103,6 @@ __all__ = (
     "run_command",
     "tool",
 )
+
+# Quiet by default: whoever wants to hear warnings sets up logging.
+logging.getLogger(__name__).addHandler(logging.NullHandler())

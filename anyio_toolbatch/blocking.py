@@ -35,7 +35,7 @@ from ._errors import RunnerClosedError
 from ._model.calls import ToolCall
 from ._model.events import Event
 from ._model.results import LateResult, Reason, ToolResult
-from ._model.statistics import RunnerStatistics
+from ._model.statistics import RunnerStatistics, WaitingCall
 from ._model.tools import Tool, check_seconds
 from ._runtime.backend import after_fork
 from ._runtime.batch import BatchContext, CallHandle, ToolBatch, check_call, check_message
@@ -449,6 +449,10 @@ class BlockingToolBatch:
     def snapshot(self) -> list[ToolResult | None]:
         """Return what there is: one item per call, None where it is not settled."""
         return self._batch.snapshot()
+
+    def waiting_call(self, index: int) -> WaitingCall | None:
+        """Return what a call waits for; None if it has started or is settled."""
+        return self._batch.waiting_call(index)
 
     @property
     def reason(self) -> Reason | None:

@@ -19,6 +19,7 @@ from benchmarks import (
     frameworks,
     interrupts,
     mcp_stop,
+    observers,
     peers,
     process_exit,
     results,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "carriers": carriers.measure,
     "busy": busy_loops.measure,
     "mcp": mcp_stop.measure,
+    "observers": observers.measure,
 }
 WITHOUT_LOOP: dict[str, Callable[[bool, Report], None]] = {
     "results": results.measure,

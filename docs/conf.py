@@ -28,7 +28,7 @@ extensions = [
     "carrier_table",
     "state_diagram",
 ]
-exclude_patterns = ["_build", "_ext", "changelog.d", "examples"]
+exclude_patterns = ["_build", "_ext", "changelog.d", "examples", "pictures"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
@@ -47,7 +47,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True, "undoc-members": True}
 # The pages are built without the packages of the integrations.
-autodoc_mock_imports = ["mcp"]
+autodoc_mock_imports = ["mcp", "opentelemetry"]
 # Defaults as they are written: `()` and not the repr of what was imported.
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
@@ -60,6 +60,8 @@ nitpick_ignore_regex = [
     (r"py:.*", "|".join(name for name in dir(builtins) if name[0] != "_")),
     (r"py:.*", r"(anyio|trio|typing_extensions)(\..+)?"),
     (r"py:.*", r"(mcp\..+|ClientSession|Client|MCPError)"),
+    (r"py:.*", r"(rich\..+|Console)"),
+    (r"py:.*", r"(opentelemetry\..+|TracerProvider|MeterProvider|trace\..+|metrics\..+)"),
     # Type variables are no objects of their own: T, T_Retval, PosArgsT, P.args.
     (r"py:.*", r"(\w+\.)*([A-Z]|Ts|T_\w+|[A-Z]\w*T|P\.(kw)?args)"),
 ]

@@ -24,8 +24,10 @@ NEEDS = {
     "mcp_tools": "mcp",
     "openai_agents_stop": "agents",
     "pydantic_ai_agent": "pydantic_ai",
+    "telemetry_spans": "opentelemetry.sdk",
 }
-"""The module without which an example is skipped; the nox session `integrations` has it."""
+"""The module without which an example is skipped; the nox session `integrations` has it,
+but for OpenTelemetry's SDK, which is there for all tests."""
 ASYNCIO_ONLY = {
     "google_adk_agent",
     "haystack_agent",

@@ -15,6 +15,7 @@ ROOT = Path(anyio_toolbatch.__file__).parent
 
 LAYERS = {
     "_errors": 0,
+    "_files": 0,
     "_model": 1,
     "_core": 2,
     "_runtime": 3,

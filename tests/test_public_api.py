@@ -246,13 +246,13 @@ async def test_unknown_option_is_a_type_error_before_anything_runs() -> None:
 ATTRIBUTES: list[tuple[type, str]] = [
     (ToolBatch, "id calls results reason interrupted"),
     (CallHandle, "index call result"),
-    (CallContext, "call batch_id cancelled"),
+    (CallContext, "call batch_id cancelled runs_in"),
     (ToolCall, "id name arguments raw_arguments parse_error tool metadata wire"),
     (
         ToolResult,
         (
             "call index status value error reason started detached is_error partial wait_time "
-            "run_time effects text"
+            "run_time approval_time effects text"
         ),
     ),
     (LateResult, "batch_id call index value error late_by"),

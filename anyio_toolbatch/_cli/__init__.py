@@ -8,6 +8,7 @@ before the first tool runs, for a tool's effects cannot be taken back.
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 from collections.abc import Sequence
 from typing import NoReturn
@@ -41,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             process, which then is this command's own. It ends within about a
             second of the answer, even if a tool refuses to.
     """
+    if argv is None:
+        _let_warnings_through()
     try:
         options = _parser().parse_args(argv)
         return _run(options, owns_process=argv is None)
@@ -55,6 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exc.code if isinstance(exc.code, int) else 0
 
 
+def _let_warnings_through() -> None:
+    """Here it is the program, not the library, that decides: warnings go to stderr."""
+    logger = logging.getLogger("anyio_toolbatch")
+    for handler in list(logger.handlers):
+        if isinstance(handler, logging.NullHandler):
+            logger.removeHandler(handler)
+
+
 def _run(options: argparse.Namespace, *, owns_process: bool) -> int:
     check_backend(options.backend)
     turn = read_turn(options.calls, options.format)
@@ -63,12 +74,20 @@ def _run(options: argparse.Namespace, *, owns_process: bool) -> int:
         to_stdout = options.output in {None, "-"}
         target: Target = stdout if to_stdout else FileTarget(options.output)
         target.check()
+        trace = None
+        if options.trace is not None:
+            trace = FileTarget(options.trace, "--trace")
+            trace.check()
+            if isinstance(target, FileTarget) and trace.path == target.path:
+                msg = "--output and --trace name the same file; expected two"
+                raise UnusableInputError(msg)
         how = RunOptions(
             backend=options.backend,
             timeout=options.timeout,
             grace=options.grace,
             max_threads=options.max_threads,
             interrupt_after=options.interrupt_after,
+            trace=trace,
         )
         return run_turn(turn, tools, how, stdout, target, owns_process=owns_process)
 
@@ -153,6 +172,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write there instead of to standard output; an existing file is replaced "
         "only when the new content is complete",
+    )
+    run.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="also write a timeline of the calls there, for https://ui.perfetto.dev",
     )
     return parser
 

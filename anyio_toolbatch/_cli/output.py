@@ -9,13 +9,12 @@ error.
 from __future__ import annotations
 
 import os
-import secrets
-import stat
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
+from .._files import fileno_of, is_replaceable, open_beside, replace_file, write_all
 from .errors import UnusableInputError
 
 __all__ = ("FileTarget", "Stdout", "Target")
@@ -121,9 +120,10 @@ class FileTarget:
     file, such as ``/dev/null`` or a named pipe, is written to as it is.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, option: str = "--output") -> None:
         self._shown = path
-        self._path = Path(os.path.realpath(path))
+        self._option = option
+        self.path = Path(os.path.realpath(path))
 
     @property
     def name(self) -> str:
@@ -138,77 +138,25 @@ class FileTarget:
     def check(self) -> None:
         """Raise where the file could not be replaced; try it with an empty one."""
         msg = None
-        if self._path.is_dir():
-            msg = f"--output {self._shown} is a directory; expected a file to write"
-        elif not self._path.parent.is_dir():
-            msg = f"--output {self._shown}: there is no folder {self._path.parent}"
-        elif self._path.exists() and not os.access(self._path, os.W_OK):
-            msg = f"--output {self._shown} cannot be written: it is read-only"
-        elif self._is_replaceable():
+        if self.path.is_dir():
+            msg = f"{self._option} {self._shown} is a directory; expected a file to write"
+        elif not self.path.parent.is_dir():
+            msg = f"{self._option} {self._shown}: there is no folder {self.path.parent}"
+        elif self.path.exists() and not os.access(self.path, os.W_OK):
+            msg = f"{self._option} {self._shown} cannot be written: it is read-only"
+        elif is_replaceable(self.path):
             try:
-                trial, fd = self._open_beside()
+                trial, fd = open_beside(self.path)
                 os.close(fd)
                 trial.unlink()
             except OSError as exc:
-                msg = f"--output {self._shown} cannot be written: {exc.strerror}"
+                msg = f"{self._option} {self._shown} cannot be written: {exc.strerror}"
         if msg is not None:
             raise UnusableInputError(msg)
 
     def write(self, text: str) -> None:
         """Write a new file beside the old one, then put it in its place."""
-        content = text.encode("utf-8", "replace")
-        if not self._is_replaceable():
-            with self._path.open("wb", buffering=0) as device:
-                write_all(device.fileno(), content)
-            return
-        new, fd = self._open_beside()
-        try:
-            try:
-                write_all(fd, content)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            self._copy_permissions(new)
-            new.replace(self._path)
-        except BaseException:
-            new.unlink(missing_ok=True)
-            raise
-
-    def _is_replaceable(self) -> bool:
-        return self._path.is_file() or not self._path.exists()
-
-    def _open_beside(self) -> tuple[Path, int]:
-        # The umask decides on the permissions, as for any new file.
-        new = self._path.with_name(f".{self._path.name[:100]}.{secrets.token_hex(4)}.tmp")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        return new, os.open(new, flags, 0o666)
-
-    def _copy_permissions(self, new: Path) -> None:
-        try:
-            old = self._path.stat()
-        except FileNotFoundError:
-            return
-        if hasattr(os, "chown"):
-            try:
-                os.chown(new, old.st_uid, old.st_gid)
-            except OSError:
-                pass  # only root may give a file away; the mode is what counts
-        new.chmod(stat.S_IMODE(old.st_mode))
-
-
-def write_all(fd: int, content: bytes) -> None:
-    """Write all of it; a signal or a full pipe may take several tries."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
-
-
-def fileno_of(stream: TextIO | None) -> int | None:
-    """Return the stream's file descriptor, if one stands behind it."""
-    try:
-        return None if stream is None else stream.fileno()
-    except (OSError, ValueError, AttributeError):
-        return None
+        replace_file(self.path, text.encode("utf-8", "replace"))
 
 
 def _redirect(fd: int) -> None:

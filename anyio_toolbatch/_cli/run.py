@@ -22,15 +22,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio
 
-from .. import Status, ToolBatch, ToolResult, ToolRunner
+from .. import Event, Status, ToolBatch, ToolResult, ToolRunner
+from ..observe.live import LiveView
+from ..observe.trace import TraceRecorder
 from .errors import UnusableInputError
 from .inputs import Turn
-from .live import display_for
-from .output import Stdout, Target
+from .output import FileTarget, Stdout, Target
 from .progress import say, summary
 from .signals import Phase, Signals
 from .toolbox import Tools
@@ -58,6 +60,7 @@ class RunOptions:
     grace: float = 0.0
     max_threads: int = 32
     interrupt_after: float | None = None
+    trace: FileTarget | None = None
 
 
 def check_backend(name: str) -> None:
@@ -133,12 +136,16 @@ class _TurnRun:
         self._stdout = stdout
         self._target = target
         self._owns_process = owns_process
-        self._display = display_for(turn.calls, _title(len(turn.calls), options.backend))
+        self._view = LiveView()
+        self._recorder = TraceRecorder(max_calls=None)
+        observers: list[Callable[[Event], object]] = [self._view]
+        if options.trace is not None:
+            observers.append(self._recorder)
         self._runner = ToolRunner(
             tools,
             max_threads=options.max_threads,
             interrupt_grace=options.grace,
-            observers=[self._display.observe],
+            observers=observers,
         )
         self.signals = Signals(self._interrupt_by_user, self._leaving, stays=owns_process)
         self._results: list[ToolResult] = []
@@ -147,25 +154,28 @@ class _TurnRun:
 
     async def main(self) -> None:
         """Run all of it; after a good end `signals` has the exit status."""
-        self._display.start()
+        say(_title(len(self._turn.calls), self._options.backend))
         started = time.monotonic()
         batch: ToolBatch | None = None
         try:
-            async with self._runner.open_batch(timeout=self._options.timeout) as batch:
-                if self.signals.first is not None:
-                    batch.interrupt()  # the signal came before there was a batch
-                for call in self._turn.calls:
-                    batch.submit(call)
-                batch.seal()
-                await self._interrupt_after(batch)
-                await _stay_awake(batch)
+            with self._view:
+                async with self._runner.open_batch(timeout=self._options.timeout) as batch:
+                    if self.signals.first is not None:
+                        batch.interrupt()  # the signal came before there was a batch
+                    for call in self._turn.calls:
+                        batch.submit(call)
+                    batch.seal()
+                    await self._interrupt_after(batch)
+                    await _stay_awake(batch)
+                # Before the view is left, which takes a moment to draw the last of it.
+                self._seconds = time.monotonic() - started
         except KeyboardInterrupt:
             # A tool's own, since Ctrl-C goes another way; it counts as that.
             self.signals.first = self.signals.first or signal.SIGINT
         finally:
             # However the block was left, each call has its result.
             if batch is not None:
-                self._seconds = time.monotonic() - started
+                self._seconds = self._seconds or time.monotonic() - started
                 self._answer(batch)
         await self._runner.wait_detached(TIDY_SECONDS)
         self._say_farewell()
@@ -176,22 +186,19 @@ class _TurnRun:
             with anyio.move_on_after(seconds):
                 await batch.wait()
             if batch.interrupt():
-                self._display.interrupting(
+                self._view.note(
                     f"Interrupting after {seconds:g} s, as --interrupt-after says."
                 )
 
     def _interrupt_by_user(self) -> None:
         """Take the first signal; in its handler."""
         self._runner.interrupt()
-        self._display.interrupting(
-            "Interrupting; Ctrl-C once more leaves at once, without the results."
-        )
+        self._view.note("Interrupting; Ctrl-C once more leaves at once, without the results.")
 
     # -- the answer ----------------------------------------------------------
 
     def _answer(self, batch: ToolBatch) -> None:
         self._results = results = batch.results
-        self._display.finish(results)
         self.signals.phase = Phase.ANSWERING
         messages = self._turn.messages(results)
         text = json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
@@ -234,6 +241,7 @@ class _TurnRun:
             if detached:
                 self._stdout.keep_held()
             say(summary(self._results, self._seconds, detached))
+            self._save_trace()
 
     def _leave_anyway(self, code: int) -> None:
         """End the process; in the watchdog's thread."""
@@ -244,11 +252,20 @@ class _TurnRun:
 
     def _leaving(self) -> None:
         """Say that the user leaves now; in a signal handler."""
-        self._display.abandon()
+        self._view.restore()
         if self.signals.phase is Phase.ANSWERED:
             self._say_farewell()
         else:
             say(f"Left at once; {self._target.untouched}.")
+            self._save_trace()
+
+    def _save_trace(self) -> None:
+        target = self._options.trace
+        if target is not None:
+            try:
+                target.write(self._recorder.to_json())
+            except OSError as exc:
+                say(f"anyio-toolbatch: {target.name} could not be written: {exc.strerror}")
 
 
 async def _stay_awake(batch: ToolBatch) -> None:

@@ -154,6 +154,10 @@ def result_of(record: CallRecord, ending: Ending) -> ToolResult:
     else:
         wait_time = ended_at - record.submitted_at
         run_time = 0.0
+    approval_time = 0.0
+    if record.asked_at is not None:
+        until = ended_at if record.answered_at is None else record.answered_at
+        approval_time = min(max(until - record.asked_at, 0.0), wait_time)
     partial = ending.partial if ending.at is not None else record.partial_output()
     return make_result(
         record.call,
@@ -169,4 +173,5 @@ def result_of(record: CallRecord, ending: Ending) -> ToolResult:
         wait_time if wait_time > 0.0 else 0.0,
         run_time if run_time > 0.0 else 0.0,
         "kept" if ending.kept else "stopped" if ending.stopped else "",
+        approval_time,
     )

@@ -60,7 +60,9 @@ class CallRecord:
 
     __slots__ = (
         "__weakref__",
+        "answered_at",
         "arguments",
+        "asked_at",
         "awaiting",
         "batch",
         "call",
@@ -154,6 +156,8 @@ class CallRecord:
         self.is_admitted = False  # it is on its way to its start
         self.entry: Any = None  # in the scheduler, if there is one
         self.question: Any = None  # somebody is asked about it
+        self.asked_at: float | None = None  # since when somebody is asked, or was
+        self.answered_at: float | None = None
         self.inner: list[Any] | None = None  # the open batches inside it
         self.cut_status: Status | None = None
         self.cut_reason: Reason | None = None

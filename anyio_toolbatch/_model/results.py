@@ -79,6 +79,7 @@ class _ResultFields:
 
     __slots__ = (
         "_fate",
+        "approval_time",
         "call",
         "detached",
         "error",
@@ -136,6 +137,8 @@ class ToolResult(Frozen, _ResultFields):
     """Seconds from submission to start, or to the end if it never started."""
     run_time: float
     """Seconds from start to end; 0 if it never started."""
+    approval_time: float
+    """Seconds of `wait_time` from asking `approve` to its answer, or to the end; else 0."""
     _fate: Literal["", "kept", "stopped"]
     """What has become of the work of a call that was cut."""
 
@@ -154,6 +157,7 @@ class ToolResult(Frozen, _ResultFields):
         partial: Any = None,
         wait_time: float = 0.0,
         run_time: float = 0.0,
+        approval_time: float = 0.0,
     ) -> None:
         # For tests and for hosts that answer some calls themselves; a batch
         # makes its own through `make_result`.
@@ -177,6 +181,7 @@ class ToolResult(Frozen, _ResultFields):
         fill(self, "partial", partial)
         fill(self, "wait_time", wait_time)
         fill(self, "run_time", run_time)
+        fill(self, "approval_time", approval_time)
         fill(self, "_fate", "")
 
     @property
@@ -249,7 +254,7 @@ class ToolResult(Frozen, _ResultFields):
         return hash((self.call, self.index, self.status))
 
 
-_COMPARED = [n for n in _ResultFields.__slots__ if n not in {"wait_time", "run_time"}]
+_COMPARED = [n for n in _ResultFields.__slots__ if not n.endswith("_time")]
 
 
 class _ResultDraft(_ResultFields):
@@ -272,6 +277,7 @@ class _ResultDraft(_ResultFields):
         wait_time: float,
         run_time: float,
         fate: Literal["", "kept", "stopped"] = "",
+        approval_time: float = 0.0,
     ) -> None:
         self.call = call
         self.index = index
@@ -285,12 +291,13 @@ class _ResultDraft(_ResultFields):
         self.partial = partial
         self.wait_time = wait_time
         self.run_time = run_time
+        self.approval_time = approval_time
         self._fate = fate
         self.__class__ = ToolResult  # type: ignore[assignment]  # frozen from here on
 
 
 make_result = cast("Callable[..., ToolResult]", _ResultDraft)
-"""Make a `ToolResult` from its fields, in the order call … run_time of the draft."""
+"""Make a `ToolResult` from its fields, in the order of the draft's arguments."""
 
 
 def goes_on(result: ToolResult) -> bool:

@@ -59,6 +59,7 @@ class Approver:
             self.hub.post(_refuse_inner, record)
             return
         question = record.question = Question(self, record)
+        record.asked_at = self.hub.clock()
         if self.is_async:
             self._to_start.append(question)
             if not self._is_starting:

@@ -53,7 +53,7 @@ GroupItem = tuple[Callable[..., Coroutine[Any, Any, None]], Any, contextvars.Con
 """A function, its argument, the context and the name of the task to run it in."""
 
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 
 class LoopGoneError(RuntimeError):
@@ -135,6 +135,11 @@ class Backend(ABC):
     @property
     @abstractmethod
     def is_closed(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Whether the loop is being run; from any thread."""
 
     @abstractmethod
     def post(self, function: Callable[[], None]) -> None:
@@ -240,6 +245,11 @@ class _AsyncioBackend(Backend):
     def is_closed(self) -> bool:
         loop = self._loop()
         return loop is None or loop.is_closed()
+
+    @property
+    def is_running(self) -> bool:
+        loop = self._loop()
+        return loop is not None and loop.is_running()
 
     def post(self, function: Callable[[], None]) -> None:
         loop = self._loop()
@@ -461,6 +471,10 @@ class _TrioBackend(Backend):
             return True
         return False
 
+    @property
+    def is_running(self) -> bool:
+        return not self.is_closed  # there is no pausing it
+
     def post(self, function: Callable[[], None]) -> None:
         import trio
 
@@ -660,7 +674,7 @@ def _not_corrupted(error: BaseException) -> BaseException | None:
 
 
 class _TrioTimer:
-    __slots__ = ("_owner", "function")
+    __slots__ = ("__weakref__", "_owner", "function")
 
     def __init__(self, owner: _TrioTimers, function: Callable[[], None]) -> None:
         self._owner: _TrioTimers | None = owner

@@ -10,10 +10,11 @@ from .._core.record import CallRecord
 from .._model.calls import ToolCall
 from .._model.events import Event
 from .._model.results import Reason, ToolResult
+from .._model.statistics import WaitingCall
 from .._model.tools import check_seconds
 from .backend import unbroken
 from .engine import BatchEngine
-from .explaining import explain
+from .explaining import explain, waiting_call
 
 __all__ = ("BatchContext", "CallHandle", "ToolBatch", "check_call", "check_message")
 
@@ -143,6 +144,21 @@ class ToolBatch:
     def interrupted(self) -> bool:
         """The whole batch was cut, for whatever `reason`."""
         return self._engine.reason is not None
+
+    def waiting_call(self, index: int) -> WaitingCall | None:
+        """
+        Return what a call waits for; None if it has started or is settled.
+
+        Raises:
+            IndexError: The batch has no such call yet.
+
+        Threads:
+            Any; a best effort from outside the loop's own thread.
+        """
+        record = self._engine.records[index]
+        if not record.is_waiting or self._engine.is_settled(record):
+            return None
+        return waiting_call(record)
 
     def submit(self, call: ToolCall) -> CallHandle:
         """

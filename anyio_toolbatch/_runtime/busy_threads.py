@@ -16,10 +16,11 @@ from threading import get_ident
 from typing import Any
 
 from .._core.record import CallRecord
+from .logs import about
 
 __all__ = ("BusyThreads", "cpu_clock_here")
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 LOOK_AFTER = 1.0
 """Seconds between two looks at a thread: who tidies up for less is no runaway."""
@@ -107,12 +108,12 @@ def _used(record: CallRecord) -> float | None:
 
 
 def _warn(records: list[CallRecord], share: float) -> None:
-    names = sorted({record.call.name for record in records})
+    extra = about("busy_threads", records, processor_share=share)
     logger.warning(
         "%d detached calls (%s) keep computing in threads, and slow down everything else: "
         "they take %.0f %% of a processor. Only a process can be ended: runs_in='process'",
         len(records),
-        ", ".join(names),
+        ", ".join(extra["tools"]),
         share * 100,
-        extra={"tools": names, "processor_share": share},
+        extra=extra,
     )

@@ -46,11 +46,13 @@ import itertools
 import math
 import types
 from collections.abc import Callable, Coroutine, Generator
+from time import perf_counter
 from typing import Any
 
 import anyio
 
 from .backend import Backend, Timer
+from .blocked_loop import LONG_STEP
 from .tool_body import Ready
 
 __all__ = ("Draining", "Stopper", "run_stoppable")
@@ -73,10 +75,16 @@ class Stopper:
         "_released",
         "_unseen",
         "ended",
+        "on_long_step",
         "told",
     )
 
-    def __init__(self, backend: Backend, mark: str) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        mark: str,
+        on_long_step: Callable[[float, float], None] | None = None,
+    ) -> None:
         self._backend = backend
         self._mark = mark
         # Shielded: on trio, a sibling that corrupts the host's nursery must
@@ -85,6 +93,8 @@ class Stopper:
         self._inner = backend.scope_class()
         self.told = False
         self.ended = False
+        self.on_long_step = on_long_step
+        """Called with begin and end of a step that has held a loop that others share."""
         self._unseen = False
         self._lower_to_run = False
         self._released = False
@@ -123,7 +133,12 @@ class Stopper:
         self._outer.shield = False
         self._inner.shield = False
 
-    # -- from `_drive`, inside the tool's task -----------------------------
+    # -- from inside the tool's task ---------------------------------------
+
+    def was_long(self, begun_at: float) -> None:
+        """The tool has come to a halt only now."""
+        if self.on_long_step is not None:
+            self.on_long_step(begun_at, perf_counter())
 
     def entering(self, sent: Any, thrown: BaseException | None) -> None:
         """The tool is about to be resumed with this."""
@@ -187,18 +202,25 @@ async def run_stoppable(stopper: Stopper, body: Callable[[], Any]) -> Outcome:
     through = False
     try:
         with stopper._outer, stopper._inner:
-            value = body()
-            if isinstance(value, Ready):
-                value = value.value
-            elif isinstance(value, Coroutine):
-                # The first step here: many tools need no other.
-                coroutine = value
-                try:
-                    yielded = coroutine.send(None)
-                except StopIteration as end:
-                    value = end.value
-                else:
-                    value = await _drive(stopper, coroutine, yielded)
+            coroutine: Coroutine[Any, Any, Any] | None = None
+            yielded: Any = None
+            begun_at = perf_counter()
+            try:
+                value = body()
+                if isinstance(value, Ready):
+                    value = value.value
+                elif isinstance(value, Coroutine):
+                    # The first step here: many tools need no other.
+                    coroutine = value
+                    try:
+                        yielded = coroutine.send(None)
+                    except StopIteration as end:
+                        value, coroutine = end.value, None
+            finally:
+                if perf_counter() - begun_at > LONG_STEP:
+                    stopper.was_long(begun_at)
+            if coroutine is not None:
+                value = await _drive(stopper, coroutine, yielded)
             through = True
     except BaseException as exc:  # noqa: BLE001 - contained here, whatever it is
         # A tool may answer our cancellation with a bare one of its own.
@@ -238,6 +260,7 @@ def _drive(
             thrown = exc
         if stopper.told:
             stopper.entering(sent, thrown)
+        begun_at = perf_counter()
         try:
             if thrown is None:
                 yielded = send(sent)
@@ -250,6 +273,9 @@ def _drive(
                     del passed
         except StopIteration as end:
             return end.value
+        finally:
+            if perf_counter() - begun_at > LONG_STEP:
+                stopper.was_long(begun_at)
         sent = None
 
 

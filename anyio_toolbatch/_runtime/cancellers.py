@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.record import CallRecord
 from .._model.carriers import Canceller
+from .logs import about
 from .threads import Lane
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ Threads of one executor that may be in its canceller; arbitrary. One that hangs 
 of them is not asked about further calls.
 """
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 
 class CallStop:
@@ -132,7 +133,11 @@ class CallStop:
             else:
                 self._is_stopped = _says_stopped(self._canceller(future))
         except BaseException:
-            logger.exception("error in the canceller of tool %r", record.call.name)
+            logger.exception(
+                "error in the canceller of tool %r",
+                record.call.name,
+                extra=about("hook_failed", [record]),
+            )
 
     def answer(self) -> None:
         """Tell the loop that the canceller has done what it could."""

@@ -48,11 +48,12 @@ from .backend import unbroken
 from .command_output import Output
 from .command_pipes import Pipes, SelectedPipes, ThreadedPipes
 from .context import current, keep_partial
+from .logs import about
 from .sessions import end_tree, kill_session, members_of, signal_group, signal_strays
 
 __all__ = ("CommandResult", "run_command")
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 0.25
 """For what is still in the pipes when the command has ended; chosen, long for a pipe."""
@@ -331,6 +332,11 @@ class _Command:
                 "the command %.200r (process %d) was killed and is not gone yet",
                 self._command,
                 pid,
+                extra=about(
+                    "command_not_gone",
+                    [] if self._record is None else [self._record],
+                    pid=pid,
+                ),
             )
         return is_gone
 

@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from .._core.record import CallRecord
 from .._model.calls import ToolCall
 from . import process_worker
 from .backend import after_fork, on_loop
+from .logs import about
 
 __all__ = (
     "CallContext",
@@ -33,7 +34,7 @@ __all__ = (
     "run_hooks",
 )
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 current: ContextVar[CallRecord] = ContextVar("anyio_toolbatch_current_call")
 
@@ -111,6 +112,12 @@ class CallContext:
     def index(self) -> int:
         """The call's place in its batch."""
         return self._record.index
+
+    @property
+    def runs_in(self) -> Literal["loop", "thread", "process", "executor"]:
+        """Where the call runs; `Tool.runs_in` when ``"auto"`` has been decided."""
+        carrier: Literal["loop", "thread", "process", "executor"] = self._record.tool.carrier
+        return carrier
 
     @property
     def cancelled(self) -> CancelFlag:
@@ -275,7 +282,11 @@ class CancelHook:
         try:
             self._context.run(self._callback)
         except BaseException:
-            logger.exception("on_cancel callback of call %r failed", self._record.call)
+            logger.exception(
+                "on_cancel callback of call %r failed",
+                self._record.call,
+                extra=about("hook_failed", [self._record]),
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -345,8 +345,8 @@ class Cutter:
         """Tell the running calls, then the observers; a small step each."""
         engine = self._engine
         endings = engine.ledger.endings
-        busy_threads = engine.state.account.busy_threads
-        busy_threads.look()
+        account = engine.state.account
+        account.look(engine.state.max_detached)
         for record in records:
             ending = endings[record.index]
             # Who has given an answer of its own meanwhile is left alone.
@@ -356,7 +356,9 @@ class Cutter:
                 if ending is not None:
                     engine.teller.stop(record)
             if ending is not None:
-                busy_threads.watch(record)
+                account.busy_threads.watch(record)
+                if not _is_kept(record):
+                    account.long_detached.watch(record)
             yield
         yield from engine.publisher.feed()
 

@@ -56,7 +56,7 @@ from .waits import Waits
 
 __all__ = ("BatchEngine",)
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 
 class Visit(Protocol):
@@ -120,7 +120,7 @@ class BatchEngine:
         self._ready_behind: list[CallRecord] = []
 
         state.batches[self] = None
-        state.account.busy_threads.look()
+        state.account.look(state.max_detached)
         self.publisher.add(Kind.BATCH_STARTED)
         if timeout is not None:
             self._clock = BatchClock(self.hub.backend, timeout, self.time_is_up)
@@ -373,6 +373,8 @@ class BatchEngine:
         record.ended_at = self.hub.clock()
         record.ended = True
         record.cancel_hooks = None  # what they would unblock is over
+        if self.publisher.leaving:
+            self.publisher.leave(record)
         self.teller.ended(record.stopper)
         record.stopper = None
         error = outcome.error
@@ -515,6 +517,7 @@ class BatchEngine:
         """Somebody has answered whether a call may run."""
         if self.ledger.is_settled(record.index):
             return  # too late
+        record.answered_at = self.hub.clock()
         if isinstance(error, KeyboardInterrupt):
             self._on_break(error, "the approval of a call")
         elif error is not None:

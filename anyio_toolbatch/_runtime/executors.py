@@ -47,7 +47,7 @@ from .._model.calls import ToolCall
 from .._model.carriers import ExecutorCarrier
 from .cancellers import CANCELLER_THREADS, CANCELLERS, CallStop
 from .process_worker import FunctionName, can_travel, sendable, unpickled
-from .thread_carrier import THREAD_CARRIER, begin, end, hold_back, report
+from .thread_carrier import THREAD_CARRIER, begin, end, enter, hold_back, report
 from .threads import Abandonable, Lane, take
 
 if TYPE_CHECKING:
@@ -194,9 +194,12 @@ class ExecutorCall(Abandonable):
         """All of it has been pickled: it is about to leave, unless it was cut."""
         record = self.record
         batch = self.batch
+        has_begun = False
         with self._lock:
             if not self._is_sent and not batch.refuses(record):
-                self._is_sent = begin(batch, record)
+                self._is_sent = has_begun = begin(batch, record)
+        if has_begun:
+            enter(batch, record)
         if not self._is_sent:
             self._report()
             raise _cut_before_sent()
@@ -250,7 +253,9 @@ class ExecutorCall(Abandonable):
                 has_begun = begin(batch, record)
             else:
                 hold_back(batch, record, error)
-        if not has_begun:
+        if has_begun:
+            enter(batch, record)
+        else:
             self._report()
         return has_begun
 

@@ -35,7 +35,7 @@ from .backend import (
 
 __all__ = ("Hub", "current_hub")
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 LOOK_AFTER = 1000
 """Unread items after which the poster looks whether the loop is still there."""

@@ -8,10 +8,12 @@ ends its task group, siblings and all.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.record import CallRecord
 from .backend import unbroken
+from .blocked_loop import blocked
 from .cancellation import Stopper, run_stoppable
 from .context import current
 from .tool_body import body_of
@@ -29,7 +31,9 @@ async def run_on_loop(record: CallRecord) -> None:
     if not record.awaiting and not batch.begin(record):
         return
     current.set(record)
-    stopper = Stopper(batch.hub.backend, batch.mark_of(record))
+    if batch.publisher.entering and not record.awaiting:
+        batch.publisher.enter(record)
+    stopper = Stopper(batch.hub.backend, batch.mark_of(record), partial(blocked, record))
     record.stopper = stopper
     batch.teller.begun(stopper)
     if record.told:  # asked to stop while it was still in its thread

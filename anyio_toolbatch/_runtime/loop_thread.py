@@ -52,7 +52,7 @@ EXIT_SECONDS = 0.3
 
 T = TypeVar("T")
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 
 def check_may_wait() -> None:

@@ -6,7 +6,7 @@ rule up to its end with every entry. When a batch is cut it is *held*, until
 the awaiting code has run, and then fed in slices; so it never sees another
 order than the log's.
 
-On the loop's thread, but for `report_progress`.
+On the loop's thread, but for `report_progress`, `enter` and `leave`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,25 @@ from .._core.record import CallRecord
 from .._model.events import Event, LateResultDropped
 from .._model.results import LateResult
 from .backend import Waiter, on_loop
+from .context import CallContext
 from .hub import Hub
+from .logs import about
 
 __all__ = ("Publisher",)
 
 EVENTS_AT_ONCE = 500
 """Events that observers are told in one go; some milliseconds' worth."""
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
+
+
+def methods_of(observers: Sequence[object], name: str) -> tuple[Callable[[Any], object], ...]:
+    """Return this method of each observer that has it."""
+    return tuple(
+        method
+        for observer in observers
+        if (method := getattr(observer, name, None)) is not None
+    )
 
 
 class Publisher:
@@ -49,7 +60,10 @@ class Publisher:
         "_on_break",
         "_on_late",
         "_readers_waiting",
+        "_watched",
+        "entering",
         "is_heard",
+        "leaving",
         "log",
         "wants_starts",
     )
@@ -84,6 +98,11 @@ class Publisher:
         self._readers_waiting: list[Waiter] = []
         self.is_heard = self._observed is not None
         """Whether there is any sense in `tell`."""
+        self.entering = methods_of(observers, "enter_call")
+        """What observers want to do in each call's own context."""
+        self.leaving = methods_of(observers, "leave_call")
+        """What observers want to do when the work of a call is over, late or not."""
+        self._watched: Any = None
 
     # -- what happens ------------------------------------------------------
 
@@ -150,6 +169,32 @@ class Publisher:
         for observer in self._observers:
             self._call_out(observer, LateResultDropped(self._batch_id, late), "observer")
 
+    def enter(self, record: CallRecord) -> None:
+        """Let observers into a call's context; in that, wherever it starts."""
+        self._visit(self.entering, record)
+
+    def leave(self, record: CallRecord) -> None:
+        """Tell observers that the work of a call is over; in any thread."""
+        self._visit(self.leaving, record)
+
+    def _visit(self, methods: Sequence[Callable[[Any], object]], record: CallRecord) -> None:
+        for method in methods:
+            try:
+                method(CallContext(record))
+            except KeyboardInterrupt as exc:
+                self._on_break(exc)
+            except BaseException:
+                logger.exception(
+                    "observer %r failed", method, extra=about("hook_failed", [record])
+                )
+
+    def show(self, batch: object) -> None:
+        """Hand the batch itself to the observers that want it."""
+        for method in methods_of(self._observers, "watch_batch"):
+            # Kept here: observers are asked to keep it weakly.
+            self._watched = batch
+            self._call_out(method, batch, "observer")
+
     # -- observers ---------------------------------------------------------
 
     def hold(self) -> None:
@@ -203,7 +248,8 @@ class Publisher:
         except KeyboardInterrupt as exc:
             self._on_break(exc)
         except BaseException:
-            logger.exception("%s %r failed", what, function)
+            extra = about("hook_failed", batch_ids=[self._batch_id])
+            logger.exception("%s %r failed", what, function, extra=extra)
 
     # -- readers -----------------------------------------------------------
 

@@ -88,7 +88,10 @@ class ToolRunner:
             one is cancelled; a late answer is ignored.
         approval_timeout: Seconds that an answer may take, from asking on.
         observers: Called with each event of each batch, on the loop's
-            thread; must be quick. What they raise is logged.
+            thread; must be quick. What they raise is logged. One that has a
+            method `enter_call` gets it called with the `CallContext` of each
+            call that starts, in the call's own thread and context;
+            `leave_call` and `watch_batch` are described with the events.
         on_late: Called with the `LateResult` of each call that ended after
             it was let go, on the loop's thread.
 
@@ -255,6 +258,8 @@ class ToolRunner:
             on_late=self._on_late,
             count_late=self._count_late,
         )
+        if self._observers:
+            engine.publisher.show(ToolBatch(engine))
         if self._closed:  # by another thread, which did not see this batch
             engine.close_for_runner()
         return engine
@@ -262,7 +267,7 @@ class ToolRunner:
     def _state(self, hub: Hub) -> LoopState:
         state = hub.states.get(self)
         if state is None:
-            account = DetachedAccount()
+            account = DetachedAccount(hub.backend)
             if self._is_for_one:
                 account = hub.shared.setdefault("account", account)
             state = LoopState(
@@ -540,6 +545,15 @@ def _checked_observers(observers: object) -> Sequence[Observer]:
         if not callable(observer):
             msg = f"an observer must be callable, not {type(observer).__name__}"
             raise TypeError(msg)
+        for name in ("enter_call", "leave_call", "watch_batch"):
+            method = getattr(observer, name, None)
+            if method is not None and (
+                not callable(method) or inspect.iscoroutinefunction(method)
+            ):
+                msg = (
+                    f"an observer's {name} must be a plain function; it is called, not awaited"
+                )
+                raise TypeError(msg)
     return checked
 
 

@@ -13,7 +13,6 @@ without claims pass it, unless one of their own batch is in it.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
@@ -34,8 +33,6 @@ __all__ = ("Scheduling",)
 
 RESOLVER_THREADS = 4
 """Threads of one loop that may be resolving paths; arbitrary: one may hang on a dead disk."""
-
-logger = logging.getLogger("anyio_toolbatch.runtime")
 
 
 class Scheduling:

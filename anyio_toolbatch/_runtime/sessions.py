@@ -15,9 +15,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from .logs import about
+
 __all__ = ("Member", "end_tree", "kill_session", "members_of", "signal_group", "signal_strays")
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 REAP_SECONDS = 2.0
 """How long a helper program may take."""
@@ -37,7 +39,12 @@ def end_tree(pid: int) -> None:
             check=False,
         )
     except (OSError, subprocess.SubprocessError):
-        logger.warning("process %d could not be ended", pid, exc_info=True)
+        logger.warning(
+            "process %d could not be ended",
+            pid,
+            exc_info=True,
+            extra=about("process_not_ended", pid=pid),
+        )
 
 
 Member = tuple[int, int]

@@ -18,6 +18,7 @@ every late end is in the mailbox.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,20 +30,29 @@ from .._model.calls import ToolCall
 from .._model.statistics import DetachedCall
 from .busy_threads import BusyThreads
 from .executors import ExecutorCall, Submissions
+from .logs import about, names_of
+from .long_detached import LongDetached
 from .scheduling import Scheduling
 from .thread_carrier import THREAD_CARRIER
 from .threads import Lane
 
 if TYPE_CHECKING:
     from .approvals import Approver
-    from .backend import Waiter
+    from .backend import Backend, Waiter
     from .engine import BatchEngine
     from .hub import Hub
 
 __all__ = ("DetachedAccount", "LoopState")
 
+logger = logging.getLogger(__name__)
+
 RETURNING_SECONDS = 0.1
 """How long a thread may take to come back from a submit that does not hang; ample."""
+
+NEAR = 0.75
+"""The share of `max_detached` that is worth a warning,"""
+NO_LONGER_NEAR = 0.5
+"""and the one below which there may be another."""
 
 
 class Helper(Protocol):
@@ -61,12 +71,15 @@ class Helper(Protocol):
 class DetachedAccount:
     """The calls that were let go and still run; see the race at the file's head."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._threads: dict[Helper, float] = {}
         self._others: dict[Helper, float] = {}
         self.threads = self._threads.keys()
         """What occupies threads: calls, and those that have one for a call."""
         self.busy_threads = BusyThreads()
+        self.long_detached = LongDetached(backend)
+        self._is_near_limit = False
+        """And somebody has been warned of it."""
 
     def enter(self, records: list[CallRecord], since: float) -> None:
         threads: list[Helper] = [record for record in records if not _ends_soon(record)]
@@ -80,6 +93,7 @@ class DetachedAccount:
     def enter_helper(self, helper: Helper) -> None:
         """Enter a thread that was left in what was done for a call, before its start."""
         self._threads[helper] = time.monotonic()
+        self.long_detached.watch(helper)
         if helper.reported:
             self.strike(helper)
 
@@ -95,6 +109,23 @@ class DetachedAccount:
             self._threads.pop(helper, None)
             self._others.pop(helper, None)
             self.busy_threads.forget(helper)
+
+    def look(self, limit: int) -> None:
+        """Warn if something is wrong with what was let go; on the loop."""
+        self.busy_threads.look()
+        if len(self._threads) < limit * NO_LONGER_NEAR:
+            self._is_near_limit = False
+        elif len(self._threads) >= limit * NEAR and not self._is_near_limit:
+            self._is_near_limit = True
+            held: list[Helper] = list(self._threads)
+            logger.warning(
+                "%d detached calls occupy threads; at max_detached=%d further blocking calls "
+                "are refused: %s",
+                len(held),
+                limit,
+                names_of(held),
+                extra=about("max_detached_near", held, limit=limit),
+            )
 
     def is_full(self, limit: int) -> bool:
         """Tell whether no further thread may be risked; any thread."""
@@ -125,15 +156,10 @@ class DetachedAccount:
 
     def refusal(self, limit: int) -> TooManyDetachedError:
         """Word the refusal of a blocking call, naming what holds the places."""
-        counts: dict[str, int] = {}
-        for record in list(self._threads):
-            counts[record.call.name] = counts.get(record.call.name, 0) + 1
-        held = ", ".join(
-            name if count == 1 else f"{name} ×{count}" for name, count in counts.items()
-        )
+        held = list(self._threads)
         msg = (
-            f"{sum(counts.values())} detached calls still occupy threads "
-            f"(max_detached={limit}): {held}"
+            f"{len(held)} detached calls still occupy threads "
+            f"(max_detached={limit}): {names_of(held)}"
         )
         return TooManyDetachedError(msg)
 
@@ -247,6 +273,7 @@ class LoopState:
     def ended_late(self, record: CallRecord) -> None:
         """A detached call has ended."""
         self.account.strike(record)
+        self.account.long_detached.forget(record)
         if self.scheduling is not None:
             self.scheduling.release(record)
             self.scheduling.grant()
@@ -296,7 +323,10 @@ class LoopState:
         )
 
     def _tell_detached_waiters(self) -> None:
-        if self._detached_waiters and not len(self.account):
+        if len(self.account):
+            return
+        self.account.long_detached.clear()
+        if self._detached_waiters:
             waiters, self._detached_waiters = self._detached_waiters, []
             for waiter in waiters:
                 waiter.set()

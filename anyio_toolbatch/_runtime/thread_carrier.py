@@ -26,7 +26,16 @@ from .tool_body import body_of, close_awaitable
 if TYPE_CHECKING:
     from .engine import BatchEngine
 
-__all__ = ("HOOK_CARRIER", "THREAD_CARRIER", "OwnLoop", "begin", "end", "hold_back", "report")
+__all__ = (
+    "HOOK_CARRIER",
+    "THREAD_CARRIER",
+    "OwnLoop",
+    "begin",
+    "end",
+    "enter",
+    "hold_back",
+    "report",
+)
 
 
 class _ThreadCarrier:
@@ -49,6 +58,7 @@ class _ThreadCarrier:
             was_let_go = record.landing == batch.land_late_quietly
             return not was_let_go
         record.cpu_clock = cpu_clock_here()
+        enter(batch, record)
         try:
             value = record.context.run(_call, record)
         except BaseException as exc:  # noqa: BLE001 - a tool's failure, whatever it is
@@ -129,6 +139,17 @@ def begin(batch: BatchEngine, record: CallRecord) -> bool:
     return True
 
 
+def enter(batch: BatchEngine, record: CallRecord) -> None:
+    """Let observers into the context of a call that has just begun. In any thread."""
+    if batch.publisher.entering:
+        record.context.run(_enter, batch, record)
+
+
+def _enter(batch: BatchEngine, record: CallRecord) -> None:
+    current.set(record)
+    batch.publisher.enter(record)
+
+
 def hold_back(batch: BatchEngine, record: CallRecord, error: BaseException) -> None:
     """
     A call can't be started, though somebody may still try: that is its failure.
@@ -165,6 +186,8 @@ def end(batch: BatchEngine, record: CallRecord) -> bool:
     record.ended_at = batch.hub.clock()
     record.ended = True
     record.cancel_hooks = None  # what they would unblock is over
+    if batch.publisher.leaving:
+        batch.publisher.leave(record)
     try:
         batch.tickets.ends.remove(record)
     except KeyError:

@@ -62,7 +62,7 @@ __all__ = (
     "take",
 )
 
-logger = logging.getLogger("anyio_toolbatch.runtime")
+logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 10.0
 """How long an idle thread is kept. Arbitrary: longer than a pause between turns."""

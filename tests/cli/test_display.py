@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from anyio_toolbatch import Reason, Status, ToolCall, ToolResult
-from anyio_toolbatch._cli.progress import describe, one_line, summary
+from anyio_toolbatch._cli.progress import summary
 
 TOOLS = """
 import time
@@ -30,53 +30,13 @@ def result(status: Status, **fields: Any) -> ToolResult:
     return ToolResult(CALL, 0, status, **fields)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (result(Status.COMPLETED, value=1, run_time=0.5), "completed in 0.50 s"),
-        (
-            result(Status.COMPLETED, value="no\nsuch", is_error=True),
-            r"completed in 0.00 s, and reports an error: no\nsuch",
-        ),
-        (result(Status.FAILED, error=KeyError("x")), "failed after 0.00 s: KeyError: 'x'"),
-        (
-            result(Status.FAILED, reason=Reason("too_many_detached", "64 still run")),
-            "failed, never started: 64 still run",
-        ),
-        (
-            result(Status.INVALID, reason=Reason("unknown_tool", "there is no tool")),
-            "invalid, never started: there is no tool",
-        ),
-        (
-            result(
-                Status.TIMED_OUT, reason=Reason("batch_timeout"), detached=True, run_time=2
-            ),
-            "timed out after 2.00 s, detached",
-        ),
-        (
-            result(Status.INTERRUPTED, reason=Reason("user_interrupt"), started=False),
-            "interrupted, never started",
-        ),
-    ],
-)
-def test_each_ending_is_told_truthfully(given: ToolResult, words: str) -> None:
-    """P6 on the screen: what was never started and what was let go are told apart."""
-    assert describe(given) == words
-
-
-def test_long_and_active_text_becomes_one_short_line() -> None:
-    """No text of a model's can break a line, move the cursor, or fill the screen."""
-    assert one_line("a\r\n\x1b[31m\u202e", 80) == r"a\r\n\x1b[31m\u202e"
-    assert one_line("ä" * 100, 10) == "ä" * 9 + "…"
-
-
 def test_the_summary_names_what_still_runs() -> None:
     """The last words count what completed, and nothing that has ended is called running."""
     detached = result(Status.INTERRUPTED, reason=Reason("user_interrupt"), detached=True)
     words = summary([detached], 2.0, [])
     assert words.splitlines() == [
         "0 of 1 calls completed, answered in 2.00 s.",
-        "tool (call 1): has stopped since, as it was told to.",
+        "tool (call 0): has stopped since, as it was told to.",
     ]
 
 
@@ -184,30 +144,10 @@ def test_plain_lines_where_no_picture_can_be(
         desk.write("without/rich.py", "raise ImportError('not installed')")
         env = {"PYTHONPATH": str(desk.folder / "without")}
     command, terminal = in_terminal(**env)
-    terminal.wait_for("2/2  deaf   started")
+    terminal.wait_for("call 1  deaf  started")
     command.send(signal.SIGINT)
     code, _, _ = command.end()
     terminal.wait_for("still running, detached")
     shown = terminal.shown.decode()
     assert code == 130
     assert "\x1b" not in shown
-
-
-def test_many_calls_show_those_that_run_first() -> None:
-    """A picture is never taller than the terminal, until its last one."""
-    console = pytest.importorskip("rich.console")
-    from anyio_toolbatch import CallStarted
-    from anyio_toolbatch._cli.live import LiveDisplay
-
-    out = console.Console(file=open(os.devnull, "w"), width=80, height=10, force_terminal=True)
-    calls = [ToolCall(f"id{i}", f"tool_{i}") for i in range(100)]
-    display = LiveDisplay(calls, "title", out)
-    display.observe(CallStarted("batch", calls[90], 90))
-    lines = out.render_lines(display._paint())
-    text = "\n".join("".join(segment.text for segment in line) for line in lines)
-    assert len(lines) < 10
-    assert "tool_90" in text and "running" in text
-    assert "94 more; 0 of 100 have ended" in text
-    display.finish([ToolResult(c, i, Status.COMPLETED) for i, c in enumerate(calls)])
-    assert len(out.render_lines(display._paint())) == 100
-    out.file.close()

@@ -145,7 +145,7 @@ def test_a_timeout_cuts_the_batch(desk: Any) -> None:
     code, out, err = desk.run(desk.openai(("deaf", {})), TOOLS, "--timeout", "0.2")
     assert "timed out" in json.loads(out)[0]["content"]
     assert code == 1
-    assert "1/1  deaf  timed out" in err
+    assert "call 0  deaf  timed out" in err
 
 
 PATIENT = """
@@ -164,7 +164,7 @@ def test_a_tool_that_stops_when_told_is_said_to_have_stopped(desk: Any) -> None:
     command.send(signal.SIGINT)
     code, _, err = command.end()
     assert code == 130
-    assert "patient (call 1): has stopped since" in err
+    assert "patient (call 0): has stopped since" in err
 
 
 @signals
@@ -245,9 +245,9 @@ def test_the_example_turn(desk: Any, backend: str) -> None:
         *("run", str(EXAMPLES / "turn.json"), "--tools", str(EXAMPLES / "tools.py")),
         *("--backend", backend),
     )
-    for name in ("fetch_weather", "2/7  search_files", "3/7  query_sales", "run_python"):
+    for name in ("fetch_weather", "call 1  search_files", "call 2  query_sales", "run_python"):
         command.wait_for(name, "completed")
-    for name in ("4/7  query_sales", "wait_for_fax"):
+    for name in ("call 3  query_sales", "wait_for_fax"):
         command.wait_for(name, "started")
     command.send(signal.SIGINT)
     code, out, err = command.end()
@@ -260,8 +260,8 @@ def test_the_example_turn(desk: Any, backend: str) -> None:
     assert contents[4].startswith("Python 3.")
     assert "interrupted" in contents[5]
     assert "not started" in contents[6]
-    assert "query_sales (call 4): has stopped since" in err
-    assert "wait_for_fax (call 6): still running, detached" in err
+    assert "query_sales (call 3): has stopped since" in err
+    assert "wait_for_fax (call 5): still running, detached" in err
     assert "Traceback" not in err
 
 
@@ -278,3 +278,60 @@ def test_help_is_no_error(main: Any) -> None:
     code, out, _ = main("run", "--help")
     assert code == 0
     assert "--interrupt-after" in out and "exit status" in out
+
+
+# -- the timeline ----------------------------------------------------------------
+
+
+def names_in(file: Path) -> list[str]:
+    return [event["name"] for event in json.loads(file.read_bytes())["traceEvents"]]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_timeline_is_written_beside_the_answer(desk: Any, backend: str) -> None:
+    """`--trace`: what was detached is in it; standard output has the answer alone."""
+    pytest.importorskip(backend)
+    turn = desk.openai(("quick", {}), ("deaf", {}))
+    tools = "import time\nasync def quick(): pass\ndef deaf(): time.sleep(60)\n"
+    options = ("--interrupt-after", "0.2", "--trace", "trace.json", "--backend", backend)
+    code, out, err = desk.run(turn, tools, *options)
+    assert code == 1
+    assert len(json.loads(out)) == 2
+    names = names_in(desk.folder / "trace.json")
+    assert {"quick", "deaf", "running", "detached", "user_interrupt"} <= set(names)
+    assert "could not be written" not in err
+
+
+@signals
+def test_leaving_at_once_writes_the_timeline(desk: Any) -> None:
+    """It is wanted most when a turn hangs."""
+    turn = desk.openai(("deaf", {}))
+    tools = "import time\ndef deaf(): time.sleep(60)\n"
+    command = desk.start(turn, tools, "--grace", "50", "--trace", "trace.json")
+    command.wait_for("deaf", "started")
+    command.send(signal.SIGINT)
+    command.wait_for("once more leaves at once")
+    command.send(signal.SIGINT)
+    code, out, _ = command.end()
+    assert (code, out) == (130, "")
+    assert "deaf" in names_in(desk.folder / "trace.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--trace", "."], "--trace . is a directory"),
+        (["--trace", "no/file"], "--trace no/file: there is no folder"),
+        (["--trace", "f", "--output", "./f"], "--output and --trace name the same file"),
+    ],
+)
+def test_a_timeline_that_cannot_be_written_is_found_out_first(
+    desk: Any, main: Any, options: list[str], words: str
+) -> None:
+    """Before any tool runs, in one sentence."""
+    desk.turn(desk.openai(("mark", {})))
+    desk.write("tools.py", "from pathlib import Path\ndef mark(): Path('ran').touch()\n")
+    code, out, err = main("run", "turn.json", "--tools", "tools.py", *options)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert not (desk.folder / "ran").exists()

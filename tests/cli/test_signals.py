@@ -153,7 +153,7 @@ def test_ctrl_c_just_before_the_batch_is_open_is_not_lost(
     desk: Any, main: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P4: a signal that finds no batch yet keeps every tool from starting."""
-    from anyio_toolbatch._cli.progress import PlainDisplay
+    from anyio_toolbatch._cli import run
 
     tools = """
 from pathlib import Path
@@ -162,7 +162,7 @@ def mark():
 """
     desk.turn(desk.openai(("mark", {})))
     desk.write("tools.py", tools)
-    monkeypatch.setattr(PlainDisplay, "start", lambda self: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(run, "_title", lambda *_: str(signal.raise_signal(signal.SIGINT)))
     before = signal.getsignal(signal.SIGINT)
     code, out, _ = main("run", "turn.json", "--tools", "tools.py")
     assert code == 130

@@ -1308,7 +1308,7 @@ def test_loops_that_have_ended_are_not_kept(caplog: pytest.LogCaptureFixture) ->
 
     ended = []
     # A captured record would have the error, and that its frames.
-    caplog.set_level("CRITICAL", "anyio_toolbatch.runtime")
+    caplog.set_level("CRITICAL", "anyio_toolbatch")
     with BlockingToolRunner([vandal]) as runner:
         for _ in range(3):
             with contextlib.suppress(RunnerClosedError):

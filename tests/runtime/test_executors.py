@@ -795,7 +795,7 @@ async def test_cancellers_answer_says_whether_it_still_counts(
     remote, canceller = Remote(), Canceller(answer)
     late: list[LateResult] = []
     here = threading.get_ident()
-    with caplog.at_level(logging.CRITICAL, "anyio_toolbatch.runtime"):
+    with caplog.at_level(logging.CRITICAL, "anyio_toolbatch"):
         async with ToolRunner(
             [remote_tool(remote, canceller)], observers=[promises], on_late=late.append
         ) as runner:

@@ -198,7 +198,7 @@ def test_detached_calls_end_while_they_are_listed(hosted: bool) -> None:
     ]
     for record in records:
         record.hosted = hosted
-    account = DetachedAccount()
+    account = DetachedAccount(SimpleNamespace())  # type: ignore[arg-type]
     account.enter(records, 0.0)
 
     # On CPython 3.11 a collection comes in the middle of a C function, and what it

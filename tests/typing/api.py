@@ -8,8 +8,10 @@ found, the checkers would report the unused comment.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Literal, assert_type
 
 import anyio
@@ -47,6 +49,7 @@ from anyio_toolbatch import (
     ToolOutput,
     ToolResult,
     ToolRunner,
+    WaitingCall,
     current_call,
     from_thread,
     keep_partial,
@@ -56,6 +59,10 @@ from anyio_toolbatch import (
     run_batch,
     tool,
 )
+from anyio_toolbatch.observe.live import LiveView
+from anyio_toolbatch.observe.otel import TelemetryObserver
+from anyio_toolbatch.observe.stalls import Stall, StallDetector
+from anyio_toolbatch.observe.trace import TraceRecorder
 from anyio_toolbatch.testing import (
     AsyncGatedTool,
     DeafTool,
@@ -317,6 +324,45 @@ async def streaming(runner: ToolRunner) -> list[str]:
     except (BatchNotSettledError, BatchSealedError, RunnerClosedError, ToolCallError) as exc:
         own_error: ToolBatchError = exc
         raise own_error from None
+
+
+# -- observing -----------------------------------------------------------------
+
+
+class Entering:
+    def __call__(self, event: Event) -> None: ...
+
+    def enter_call(self, context: CallContext) -> None: ...
+
+    def leave_call(self, context: CallContext) -> None:
+        assert_type(context.runs_in, Literal["loop", "thread", "process", "executor"])
+
+    def watch_batch(self, batch: ToolBatch) -> None:
+        assert_type(batch.waiting_call(0), WaitingCall | None)
+
+
+async def seeing() -> None:
+    recorder = TraceRecorder(max_calls=None, capture_content=True)
+    recorder.save("trace.json")
+    recorder.save(Path("trace.json"))
+    assert_type(recorder.to_json(), str)
+    with LiveView(file=sys.stderr, refresh_per_second=4) as view:
+        assert_type(view, LiveView)
+        view.note("words")
+        view.restore()
+    async with LiveView() as view, ToolRunner(observers=[view, recorder]) as runner:
+        (result,) = await runner.run(CALLS)
+    assert_type(result.approval_time, float)
+
+
+def observers() -> ToolRunner:
+    def on_stall(stall: Stall) -> None:
+        assert_type(stall.tool, str | None)
+        assert_type(stall.call, ToolCall | None)
+        assert_type(stall.seconds, float)
+
+    telemetry = TelemetryObserver(capture_content=True, max_content_chars=100)
+    return ToolRunner(observers=[Entering(), telemetry, StallDetector(1, on_stall=on_stall)])
 
 
 # -- testing -------------------------------------------------------------------
