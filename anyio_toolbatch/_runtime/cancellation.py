@@ -238,19 +238,16 @@ def _drive(
             thrown = exc
         if stopper.told:
             stopper.entering(sent, thrown)
+        # Neither stays in this frame: an exception refers to the frames that it came
+        # through. On trio a cancellation is in what is sent.
+        value, sent = sent, None
+        error, thrown = thrown, None
         try:
-            if thrown is None:
-                yielded = send(sent)
-            else:
-                # Not kept in this frame: the exception refers to the frame.
-                passed, thrown = thrown, None
-                try:
-                    yielded = coroutine.throw(passed)
-                finally:
-                    del passed
+            yielded = send(value) if error is None else coroutine.throw(error)
         except StopIteration as end:
             return end.value
-        sent = None
+        finally:
+            value = error = None
 
 
 class Draining:

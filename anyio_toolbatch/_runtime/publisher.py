@@ -33,6 +33,9 @@ EVENTS_AT_ONCE = 500
 logger = logging.getLogger("anyio_toolbatch.runtime")
 
 
+def _nothing(error: KeyboardInterrupt) -> None: ...
+
+
 class Publisher:
     """The log of one batch, and those who listen."""
 
@@ -149,6 +152,21 @@ class Publisher:
             self._call_out(self._on_late, late, "on_late")
         for observer in self._observers:
             self._call_out(observer, LateResultDropped(self._batch_id, late), "observer")
+
+    @property
+    def has_told_all(self) -> bool:
+        """No observer is behind, or is being told right now."""
+        reader = self._observed
+        return reader is None or (
+            reader.has_read_all and not self._is_telling and not self._is_held
+        )
+
+    def forget(self) -> None:
+        """Let go of the log, and of who listens: nothing more will happen."""
+        self.log.forget()
+        self._observers = ()
+        self._on_late = self._context = None
+        self._on_break = _nothing
 
     # -- observers ---------------------------------------------------------
 

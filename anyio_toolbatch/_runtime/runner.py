@@ -38,6 +38,7 @@ from .batch import (
     raise_keyboard_interrupt,
 )
 from .context import current
+from .disbanding import forsake
 from .engine import BatchEngine
 from .explaining import waiting_call
 from .hub import Hub, current_hub
@@ -196,9 +197,13 @@ class ToolRunner:
                 await engine.wait_settled()
         except BaseException:
             engine.detach(Reason("caller_cancelled"))
+            forsake(engine)
             raise
-        raise_keyboard_interrupt(engine)
-        return engine.results()
+        try:
+            raise_keyboard_interrupt(engine)
+            return engine.results()
+        finally:
+            forsake(engine)
 
     def open_batch(
         self,
