@@ -30,6 +30,12 @@ class Census:
     """0 where the system does not say."""
     threads: int
 
+    @property
+    def figures(self) -> tuple[float, int, int, int]:
+        """MiB of memory, and how many objects, descriptors and threads."""
+        objects = sum(self.objects.values())
+        return self.resident / 2**20, objects, self.descriptors, self.threads
+
     @classmethod
     def take(cls) -> Census:
         """Count; the whole process, so that nothing else should be going on."""

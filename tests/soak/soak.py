@@ -77,8 +77,10 @@ class Soak:
         ]
         watch_for_noise(self._failures)
         self._meeting = threading.Barrier(len(self._names), action=self._count)
-        self._counts: list[Census] = []
-        self._turns_at: list[int] = []
+        # The first and the last; of those in between the figures, which take no room.
+        self._first: Census | None = None
+        self._last: Census | None = None
+        self._figures: list[tuple[float, int, int, int]] = []
 
     def run(self) -> int:
         started = time.monotonic()
@@ -103,8 +105,6 @@ class Soak:
 
     async def _run_rounds(self, name: str) -> None:
         storm = Storm(self._options.seed + list(LOOPS).index(name), self._options.leak)
-        if "trio" not in name:  # the wait for the other loops is meant to block
-            asyncio.get_running_loop().slow_callback_duration = 3600.0
         with anyio.CancelScope() as scope:
             census = LoopCensus(scope)
             for _ in range(self._rounds):
@@ -148,31 +148,30 @@ class Soak:
         for runner in self._runners:
             numbers = runner.statistics()
             assert not numbers.open_batches and not numbers.detached, numbers
-        self._counts.append(Census.take())
+        self._last = None
+        self._last = Census.take()
+        self._first = self._first or self._last
+        self._figures.append(self._last.figures)
         self._is_over = time.monotonic() > self._until
 
     def _on_late(self, late: object) -> None:
         self._late += 1
 
     def _report(self, took: float) -> None:
-        if len(self._counts) > 2 or (self._counts and not self._failures):
-            first, last = self._counts[0], self._counts[-1]
-            if len(self._counts) > 1:
-                self._failures += last.growth_since(first, self._turns)
-            resident = [count.resident for count in self._counts]
-            grown = resident[-1] - resident[0]
-            if grown > self._options.megabytes * 2**20:
-                self._failures.append(f"memory has grown by {grown / 2**20:.1f} MiB")
-            objects = [sum(count.objects.values()) for count in self._counts]
+        if self._first is not None and self._last is not None:
+            self._failures += self._last.growth_since(self._first, self._turns)
+            memory, objects, descriptors, threads = zip(*self._figures, strict=True)
+            if memory[-1] - memory[0] > self._options.megabytes:
+                self._failures.append(f"memory: {memory[0]:.1f} -> {memory[-1]:.1f} MiB")
+            ends = (f"{kind} {count}" for kind, count in self._statuses.most_common())
             print(
                 f"{self._turns} turns in {took:.0f} s on {', '.join(self._names)}, "
                 f"{sum(self._statuses.values())} results, {self._late} late ones"
             )
-            print("  memory, MiB:", *(f"{bytes / 2**20:.1f}" for bytes in resident))
+            print("  memory, MiB:", *(f"{size:.1f}" for size in memory))
             print("  objects:", *objects)
-            print("  descriptors:", *(count.descriptors for count in self._counts))
-            print("  threads:", *(count.threads for count in self._counts))
-            ends = (f"{kind} {count}" for kind, count in self._statuses.most_common())
+            print("  descriptors:", *descriptors)
+            print("  threads:", *threads)
             print("  results:", ", ".join(ends))
         for failure in self._failures:
             print(failure, file=sys.stderr)
@@ -186,6 +185,8 @@ class Noise(logging.Handler):
         self._failures = failures
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "asyncio" and record.getMessage().startswith("Executing"):
+            return  # how long a step took, with -X dev: on a busy machine anything
         self._failures.append(f"logged: {self.format(record)}")
 
 
