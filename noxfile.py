@@ -230,6 +230,17 @@ def benchmarks(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Look for what grows, with a hundred thousand random turns on each loop; takes half an hour."""
+    install_group(session, "tests", ".")
+    session.run("pytest", "-m", "soak")
+    python = ("python", "-X", "dev", "-W", "error", "tests/soak/soak.py")
+    names = ["asyncio", "trio", "uvloop", *(["eager"] if sys.version_info >= (3, 12) else [])]
+    for loops in (*names, ",".join(names)):  # at last all at once, in a thread each
+        session.run(*python, "--loops", loops, *session.posargs)
+
+
+@nox.session
 def packaging(session: nox.Session) -> None:
     """Build, look into what was built, and run the example from the wheel."""
     session.install("build")

@@ -26,6 +26,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "carrier_table",
+    "case_table",
     "state_diagram",
 ]
 exclude_patterns = ["_build", "_ext", "changelog.d", "examples", "pictures"]

@@ -63,6 +63,19 @@ class Ending:
         self.at = at
         """When it was decided, where that is not the record's own end."""
 
+    def without_values(self) -> Ending:
+        """Return the same, but for what the tool has raised or published."""
+        return Ending(
+            self.status,
+            self.reason,
+            started=self.started,
+            detached=self.detached,
+            is_error=self.is_error,
+            kept=self.kept,
+            stopped=self.stopped,
+            at=self.at,
+        )
+
 
 COMPLETED = Ending(Status.COMPLETED, started=True, is_error=False)
 COMPLETED_WITH_ERROR = Ending(Status.COMPLETED, started=True, is_error=True)
@@ -132,6 +145,13 @@ class Ledger:
                 assert ending is not None, "not settled"
                 made[index] = result_of(record, ending)
         return cast("list[ToolResult]", made.copy())
+
+    def forget(self) -> None:
+        """Let go of results, errors and output; the endings stay what they are."""
+        self.results.clear()
+        for index, ending in enumerate(self.endings):
+            if ending is not None and (ending.error is not None or ending.partial is not None):
+                self.endings[index] = ending.without_values()
 
 
 def result_of(record: CallRecord, ending: Ending) -> ToolResult:

@@ -182,6 +182,11 @@ class EventLog:
             self._compact()
         return True
 
+    def forget(self) -> None:
+        """Drop all entries: nobody will read them."""
+        self.entries.clear()
+        self._progress_at.clear()
+
     def open_reader(self) -> Reader:
         reader = Reader(self)
         if self._readers is None:

@@ -54,6 +54,11 @@ class Tickets:
         self.starts.update(records)
         self.ends.update(records)
 
+    def forget(self) -> None:
+        """Withdraw them all: those of calls that were refused are still there."""
+        self.starts.clear()
+        self.ends.clear()
+
 
 class CallRecord:
     """One call of one batch. The comment says who writes a field."""
@@ -178,6 +183,12 @@ class CallRecord:
         self.hosted = True
         self.has_thread = False
         self.cpu_clock = None  # its thread is another's now
+
+    def forget(self) -> None:
+        """Let go of what it holds on to; nobody will ask, and no more of it will run."""
+        self.value = self.error = None
+        self.context = self.entry = self.question = self.stopper = None
+        self.loop_requests = self.items = None
 
     @property
     def is_waiting(self) -> bool:

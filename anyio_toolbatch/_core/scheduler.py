@@ -301,8 +301,8 @@ class BatchLine:
         self.scheduler = owner
         self.ancestors = ancestors
         """Some may be another scheduler's; those have no claims or places to share."""
-        self.claim_line: Hashable = self if ancestors else None
-        """The line that its calls wait in; None for the common one."""
+        self.claim_line: Hashable = object() if ancestors else None
+        """The line that its calls wait in, by any name; None for the common one."""
         self.count = 0
         self.entries: dict[Hashable, Entry] = {}
         """In call order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable
+from sys import is_finalizing
 from types import TracebackType
 
 from .._core.record import CallRecord
@@ -13,6 +14,7 @@ from .._model.results import Reason, ToolResult
 from .._model.statistics import WaitingCall
 from .._model.tools import check_seconds
 from .backend import unbroken
+from .disbanding import forsake
 from .engine import BatchEngine
 from .explaining import explain, waiting_call
 
@@ -22,10 +24,11 @@ __all__ = ("BatchContext", "CallHandle", "ToolBatch", "check_call", "check_messa
 class CallHandle:
     """One submitted call; given by `ToolBatch.submit`."""
 
-    __slots__ = ("_engine", "_record")
+    __slots__ = ("_batch", "_engine", "_record")
 
-    def __init__(self, engine: BatchEngine, record: CallRecord) -> None:
-        self._engine = engine
+    def __init__(self, batch: ToolBatch, record: CallRecord) -> None:
+        self._batch = batch  # kept: as long as somebody may ask, it is not taken apart
+        self._engine = batch._engine
         self._record = record
 
     @property
@@ -110,6 +113,10 @@ class ToolBatch:
     def __init__(self, engine: BatchEngine) -> None:
         self._engine = engine
 
+    def __del__(self) -> None:
+        if not is_finalizing():  # else little still works, and it all goes anyway
+            forsake(self._engine)
+
     @property
     def id(self) -> str:
         """The batch's own name, unique in the process."""
@@ -177,7 +184,7 @@ class ToolBatch:
         """
         check_call(call)
         self._check_thread("submit")
-        return CallHandle(self._engine, self._engine.submit([call])[0])
+        return CallHandle(self, self._engine.submit([call])[0])
 
     def seal(self) -> None:
         """
@@ -292,7 +299,7 @@ class ToolBatch:
             The event loop's thread only.
         """
         self._check_thread("events")
-        return _EventIterator(self._engine)
+        return _EventIterator(self)
 
     def __repr__(self) -> str:
         engine = self._engine
@@ -304,11 +311,12 @@ class ToolBatch:
 
 
 class _EventIterator:
-    __slots__ = ("_engine", "_reader")
+    __slots__ = ("_batch", "_engine", "_reader")
 
-    def __init__(self, engine: BatchEngine) -> None:
-        self._engine = engine
-        self._reader = engine.open_reader()
+    def __init__(self, batch: ToolBatch) -> None:
+        self._batch = batch  # kept, as a handle keeps it
+        self._engine = batch._engine
+        self._reader = self._engine.open_reader()
 
     def __aiter__(self) -> _EventIterator:
         return self
@@ -328,22 +336,21 @@ class BatchContext:
     first call is taken in: for who lets another thread interrupt it by then.
     """
 
-    __slots__ = ("_calls", "_engine", "_open", "on_open")
+    __slots__ = ("_batch", "_calls", "_open", "on_open")
 
-    def __init__(
-        self, open_engine: Callable[[], BatchEngine], calls: list[ToolCall] | None
-    ) -> None:
+    def __init__(self, open_: Callable[[], ToolBatch], calls: list[ToolCall] | None) -> None:
         self.on_open: Callable[[BatchEngine], object] | None = None
-        self._open = open_engine
+        self._open = open_
         self._calls = calls
-        self._engine: BatchEngine | None = None
+        self._batch: ToolBatch | None = None
 
     @unbroken
     async def __aenter__(self) -> ToolBatch:
-        if self._engine is not None:
+        if self._batch is not None:
             msg = "this batch has been opened already; call open_batch() again"
             raise RuntimeError(msg)
-        engine = self._engine = self._open()
+        batch = self._batch = self._open()
+        engine = batch._engine
         if self.on_open is not None:
             self.on_open(engine)
         if self._calls is not None:
@@ -353,7 +360,7 @@ class BatchContext:
                 engine.detach(_left_by(cut))
                 raise
             self._calls = None
-        return ToolBatch(engine)
+        return batch
 
     @unbroken
     async def __aexit__(
@@ -362,8 +369,8 @@ class BatchContext:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        engine = self._engine
-        assert engine is not None, "left before it was entered"
+        assert self._batch is not None, "left before it was entered"
+        engine = self._batch._engine
         if exc is not None:
             # No await on this way out: it may be a generator that is closed.
             engine.detach(_left_by(exc))

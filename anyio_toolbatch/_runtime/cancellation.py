@@ -260,23 +260,19 @@ def _drive(
             thrown = exc
         if stopper.told:
             stopper.entering(sent, thrown)
+        # Neither stays in this frame: an exception refers to the frames that it came
+        # through. On trio a cancellation is in what is sent.
+        value, sent = sent, None
+        error, thrown = thrown, None
         begun_at = perf_counter()
         try:
-            if thrown is None:
-                yielded = send(sent)
-            else:
-                # Not kept in this frame: the exception refers to the frame.
-                passed, thrown = thrown, None
-                try:
-                    yielded = coroutine.throw(passed)
-                finally:
-                    del passed
+            yielded = send(value) if error is None else coroutine.throw(error)
         except StopIteration as end:
             return end.value
         finally:
+            value = error = None
             if perf_counter() - begun_at > LONG_STEP:
                 stopper.was_long(begun_at)
-        sent = None
 
 
 class Draining:

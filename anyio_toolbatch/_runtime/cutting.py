@@ -43,9 +43,10 @@ class Cutter:
     """Cuts the calls of one batch."""
 
     __slots__ = (
-        "_engine",
+        "_batch",
         "_graces",
         "_has_cut_running",
+        "_hub",
         "_requests",
         "grace",
         "reason",
@@ -53,7 +54,8 @@ class Cutter:
     )
 
     def __init__(self, engine: BatchEngine, grace: float) -> None:
-        self._engine = engine
+        self._batch: BatchEngine | None = engine
+        self._hub = engine.hub
         self.grace = grace
         """Seconds that running calls get to give their own answer, by default."""
         self.reason: Reason | None = None
@@ -63,6 +65,15 @@ class Cutter:
         """Not only the waiting calls."""
         self._requests: list[tuple[str, str | None, float | None]] = []
         self._graces: list[tuple[float, Timer, list[CallRecord]]] = []
+
+    @property
+    def _engine(self) -> BatchEngine:
+        assert self._batch is not None, "a batch is over before it is taken apart"
+        return self._batch
+
+    def forget(self) -> None:
+        """Let go of the batch, which is over: nothing is cut any more."""
+        self._batch = None
 
     # -- the whole batch ---------------------------------------------------
 
@@ -77,7 +88,7 @@ class Cutter:
             grace: As for `cut_batch`.
         """
         self._requests.append((kind, message, grace))
-        self._engine.hub.post_urgent(Cutter.handle_requests, self)
+        self._hub.post_urgent(Cutter.handle_requests, self)
 
     def handle_requests(self) -> None:
         """Do what has been asked for; cheap where nothing has."""
@@ -104,8 +115,8 @@ class Cutter:
 
     def cut_batch(self, status: Status, reason: Reason, *, grace: float | None = None) -> None:
         """Cut all that is unsettled; the first reason stays, a grace only shrinks."""
-        engine = self._engine
-        if engine.closed:
+        engine = self._batch
+        if engine is None or engine.closed:
             return
         if grace is None:
             grace = self.grace
@@ -120,7 +131,9 @@ class Cutter:
 
     def cut_waiting(self, reason: Reason) -> None:
         """Cut what has not started, and let the rest go on: the batch is superseded."""
-        engine = self._engine
+        engine = self._batch
+        if engine is None:
+            return
         engine.halted = True
         if engine.closed or self.reason is not None:
             return

@@ -45,6 +45,7 @@ from .backend import Group, GroupItem, unbroken, worker_context
 from .batch_clock import BatchClock
 from .cancellation import Outcome
 from .cutting import Cutter
+from .disbanding import disband_if_over
 from .hub import Hub
 from .loop_carrier import run_on_loop
 from .nesting import is_cut_off, join, leave_inner_batches, part
@@ -105,7 +106,7 @@ class BatchEngine:
         # -- the rest on the loop's thread
         self._tools = tools
         self._fail_fast = fail_fast
-        self._count_late = count_late
+        self.count_late = count_late
         self.publisher = Publisher(
             self.id, self.hub, self.records, self.ledger, observers, on_late, self._on_break
         )
@@ -115,6 +116,10 @@ class BatchEngine:
         self._clock: BatchClock | None = None
         self._group: Group | None = None
         self._keyboard: BaseException | None = None
+        self.is_forsaken = False
+        """Nobody can ask about it any more: see `disbanding`."""
+        self._let_go: set[CallRecord] = set()
+        """Calls that were let go of, and whose end has not been handled."""
         self._submits_under_way = 0
         """One inside the other."""
         self._ready_behind: list[CallRecord] = []
@@ -292,7 +297,7 @@ class BatchEngine:
         if self._group is None or not self._group.spawn(*item):
             self._group = self.hub.backend.start_group(
                 item,
-                on_end=self._task_gone,
+                on_end=_task_gone,
                 on_teardown=self.teller.release,
             )
 
@@ -562,11 +567,8 @@ class BatchEngine:
         record.ended = True
         self.land_late_quietly(record)
 
-    def _task_gone(self, record: CallRecord | Visit) -> None:
-        """A task of the host is through; it may have been cancelled before its start."""
-        if not isinstance(record, CallRecord):
-            record.gone()
-            return
+    def task_gone(self, record: CallRecord) -> None:
+        """A call's task is through; it may have been cancelled before its start."""
         if record.ended:
             return
         if self.ledger.is_settled(record.index):
@@ -617,6 +619,9 @@ class BatchEngine:
         self._stop_timeout(record)
         record.reported = True
         self.state.ended_late(record)
+        if record.ended:  # an executor may say that it was stopped, and give a value after all
+            self._let_go.discard(record)
+        self._disband_later()
 
     def _tell_late(self, record: CallRecord, value: Any, error: BaseException | None) -> None:
         ending = self.ledger.endings[record.index]
@@ -624,7 +629,7 @@ class BatchEngine:
         ended_at = record.ended_at if record.ended else self.hub.clock()
         let_go_at = ended_at if ending.at is None else ending.at
         late_by = max(ended_at - let_go_at, 0.0)
-        self._count_late()
+        self.count_late()
         self.publisher.add_late(
             LateResult(self.id, record.call, record.index, value, error, late_by)
         )
@@ -643,6 +648,8 @@ class BatchEngine:
         """Give a call its one ending; False if it has one."""
         if not self.ledger.settle(record.index, ending):
             return False
+        if ending.detached:
+            self._let_go.add(record)
         if not ending.kept:  # else its own limit still holds
             self._stop_timeout(record)
         # Before anybody hears of it: from here on there is nothing to interrupt.
@@ -688,6 +695,8 @@ class BatchEngine:
             record.start_told = True
         self.publisher.add(Kind.MANY_SETTLED, records, untold)
         self.waits.settled_many()
+        if ending.detached:
+            self._let_go.update(records)
         if is_last:
             self._close()
 
@@ -717,11 +726,21 @@ class BatchEngine:
         self.publisher.add(Kind.BATCH_SETTLED)
         if self.outer is not None:
             part(self, self.outer)
+        self._disband_later()
+
+    def _disband_later(self) -> None:
+        if self.is_forsaken or self.publisher.watched is not None:
+            self.hub.post(disband_if_over, self)  # when all has been told, too
 
     def _stop_clock(self) -> None:
         if self._clock is not None:
             self._clock.stop()
             self._clock = None
+
+    @property
+    def is_closed_for_good(self) -> bool:
+        """Closed, and all that was let go of has ended."""
+        return self.closed and not self._let_go and self not in self.state.batches
 
     # -- cutting -------------------------------------------------------------
 
@@ -877,6 +896,8 @@ class BatchEngine:
 
     def unsettled(self) -> list[CallRecord]:
         """Return the calls without an ending, in call order."""
+        if not self.ledger.unsettled:
+            return []  # and it may have been taken apart
         pairs = zip(self.records, self.ledger.endings, strict=True)
         return [record for record, ending in pairs if ending is None]
 
@@ -914,6 +935,14 @@ def _index_of(record: CallRecord) -> int:
 def _worded(error: BaseException) -> str:
     """Word a refusal: our own errors speak for themselves, others by their type."""
     return str(error) if isinstance(error, ToolBatchError) else text_of_error(error)
+
+
+def _task_gone(what: CallRecord | Visit) -> None:
+    """A task of a host is through. Not a method: a host that is kept keeps no batch."""
+    if isinstance(what, CallRecord):
+        what.batch.task_gone(what)
+    else:
+        what.gone()
 
 
 async def _run_visit(visit: Visit) -> None:

@@ -165,6 +165,11 @@ class Hub:
                 self.finish_chores()
                 self._chores_running = False
 
+    @property
+    def has_chores(self) -> bool:
+        """Something has been put off, and is not done."""
+        return bool(self._chores)
+
     async def chores_until_now(self) -> None:
         """Park until what has been put off so far is done; no checkpoint if nothing is."""
         if self._chores:

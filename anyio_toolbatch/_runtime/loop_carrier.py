@@ -38,5 +38,5 @@ async def run_on_loop(record: CallRecord) -> None:
     batch.teller.begun(stopper)
     if record.told:  # asked to stop while it was still in its thread
         batch.teller.drain(stopper)
-    outcome = await run_stoppable(stopper, body_of(record))
-    batch.end_on_loop(record, outcome)
+    # Not kept in this frame: an error refers to it.
+    batch.end_on_loop(record, await run_stoppable(stopper, body_of(record)))

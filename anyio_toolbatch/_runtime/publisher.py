@@ -44,6 +44,9 @@ def methods_of(observers: Sequence[object], name: str) -> tuple[Callable[[Any], 
     )
 
 
+def _nothing(error: KeyboardInterrupt) -> None: ...
+
+
 class Publisher:
     """The log of one batch, and those who listen."""
 
@@ -60,12 +63,12 @@ class Publisher:
         "_on_break",
         "_on_late",
         "_readers_waiting",
-        "_watched",
         "entering",
         "is_heard",
         "leaving",
         "log",
         "wants_starts",
+        "watched",
     )
 
     def __init__(
@@ -102,7 +105,8 @@ class Publisher:
         """What observers want to do in each call's own context."""
         self.leaving = methods_of(observers, "leave_call")
         """What observers want to do when the work of a call is over, late or not."""
-        self._watched: Any = None
+        self.watched: object = None
+        """The batch that observers were shown; they are asked to keep it weakly."""
 
     # -- what happens ------------------------------------------------------
 
@@ -191,9 +195,23 @@ class Publisher:
     def show(self, batch: object) -> None:
         """Hand the batch itself to the observers that want it."""
         for method in methods_of(self._observers, "watch_batch"):
-            # Kept here: observers are asked to keep it weakly.
-            self._watched = batch
+            self.watched = batch
             self._call_out(method, batch, "observer")
+
+    @property
+    def has_told_all(self) -> bool:
+        """No observer is behind, or is being told right now."""
+        reader = self._observed
+        return reader is None or (
+            reader.has_read_all and not self._is_telling and not self._is_held
+        )
+
+    def forget(self) -> None:
+        """Let go of the log, and of who listens: nothing more will happen."""
+        self.log.forget()
+        self._observers = self.entering = self.leaving = ()
+        self._on_late = self._context = None
+        self._on_break = _nothing
 
     # -- observers ---------------------------------------------------------
 

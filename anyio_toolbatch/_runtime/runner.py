@@ -189,7 +189,8 @@ class ToolRunner:
         given = checked_calls(calls)
         options = _checked_batch_options(timeout, interrupt_grace, fail_fast)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        engine = self._open_engine(*options)
+        batch = self._open(*options)
+        engine = batch._engine
         try:
             engine.submit(given, seal=True)
             if engine.closed:
@@ -197,11 +198,13 @@ class ToolRunner:
                 await anyio.lowlevel.cancel_shielded_checkpoint()
             else:
                 await engine.wait_settled()
+            raise_keyboard_interrupt(engine)
+            return engine.results()
         except BaseException:
             engine.detach(Reason("caller_cancelled"))
             raise
-        raise_keyboard_interrupt(engine)
-        return engine.results()
+        finally:
+            del batch  # forsaken; also where a traceback keeps this frame
 
     def open_batch(
         self,
@@ -231,12 +234,12 @@ class ToolRunner:
         """
         given = None if calls is None else checked_calls(calls)
         options = _checked_batch_options(timeout, interrupt_grace, fail_fast)
-        return BatchContext(lambda: self._open_engine(*options), given)
+        return BatchContext(lambda: self._open(*options), given)
 
     @unbroken
-    def _open_engine(
+    def _open(
         self, timeout: float | None, interrupt_grace: float | None, fail_fast: bool
-    ) -> BatchEngine:
+    ) -> ToolBatch:
         if self._closed:
             msg = "this runner has been closed"
             raise RunnerClosedError(msg)
@@ -258,11 +261,11 @@ class ToolRunner:
             on_late=self._on_late,
             count_late=self._count_late,
         )
-        if self._observers:
-            engine.publisher.show(ToolBatch(engine))
+        batch = ToolBatch(engine)
+        engine.publisher.show(batch)
         if self._closed:  # by another thread, which did not see this batch
             engine.close_for_runner()
-        return engine
+        return batch
 
     def _state(self, hub: Hub) -> LoopState:
         state = hub.states.get(self)

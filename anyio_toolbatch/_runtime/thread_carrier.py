@@ -322,9 +322,12 @@ def _run_own_loop(record: CallRecord) -> Any:
     outcome = anyio.run(_own_loop_main, record, backend=record.batch.hub.backend.name)
     if outcome.stopped:
         raise CallDetached
-    if outcome.error is not None:
+    if outcome.error is None:
+        return outcome.value
+    try:
         raise outcome.error
-    return outcome.value
+    finally:
+        del outcome  # the error refers to this frame
 
 
 async def _own_loop_main(record: CallRecord) -> Outcome:

@@ -1,13 +1,7 @@
 """
 Cases C: a timeout that does not time out, or that leaks its thread.
 
-C6, and C4, C5 and C7 for tools on the loop, run in virtual time: tests/virtual.
-
-Out of this version's scope:
-
-* C5, deadline of the caller: a caller that is cancelled is never kept waiting
-  for a grace (DESIGN 3.1); interrupt and both timeouts share it.
-* C8, an inner batch on the same runner: nesting; an inner `run_batch` is tested.
+C6, and C4, C5 and C7 for tools on the loop, are in `virtual/`, as they are about time.
 """
 
 from __future__ import annotations
@@ -381,8 +375,9 @@ async def test_c7_timeout_does_not_hide_that_the_effect_took_place(
         promises.check(batch.id, batch.results)
 
 
+@pytest.mark.parametrize("inner_of", ["no runner", "same runner"])
 async def test_c8_policy_belongs_to_the_call_and_does_not_leak_inwards(
-    promises: PromiseObserver,
+    promises: PromiseObserver, inner_of: str
 ) -> None:
     """C8: a tool that is to be kept runs a plain one, which is told to stop like any other."""
     told: list[bool] = []
@@ -393,12 +388,17 @@ async def test_c8_policy_belongs_to_the_call_and_does_not_leak_inwards(
         told.append(current_call().cancelled.wait(LIVENESS))
 
     async def outer() -> ToolResult:
-        async with open_batch(calls("plain"), [plain], observers=[promises]) as inner:
+        opened = (
+            open_batch(calls("plain"), [plain], observers=[promises])
+            if inner_of == "no runner"
+            else runner.open_batch(calls("plain"))
+        )
+        async with opened as inner:
             await started.wait()
             inner.interrupt()
         return inner.results[0]
 
-    tools = [Tool(outer, on_interrupt="keep", timeout=LIVENESS)]
+    tools = [Tool(outer, on_interrupt="keep", timeout=LIVENESS), Tool(plain)]
     with anyio.fail_after(LIVENESS):
         async with ToolRunner(tools, observers=[promises]) as runner:
             async with runner.open_batch(calls("outer")) as batch:

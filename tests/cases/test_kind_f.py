@@ -1,8 +1,4 @@
-"""
-Kind F: a late result, a late callback or stale state lands in the next turn.
-
-All cases of this kind are within this version's scope.
-"""
+"""Kind F: a late result, a late callback or stale state lands in the next turn."""
 
 from __future__ import annotations
 

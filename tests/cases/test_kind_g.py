@@ -1,12 +1,7 @@
 """
 Kind G: cancellation that is swallowed, not passed on, or kills too much.
 
-G3 and G11 are in `tests/virtual`, as they are about time. G8 is covered with
-an inner batch of its own runner, which this version has.
-
-Not covered here, since this version does not have it:
-* G8, the part "inner batch of the same runner": nesting.
-* G11, the outcome "denied": approvals.
+G3 and G11 are in `virtual/`, as they are about time.
 """
 
 from __future__ import annotations
@@ -376,7 +371,7 @@ async def test_g7_fail_fast_leaves_no_task_behind() -> None:
             await until(lambda: len(anyio.get_running_tasks()) == tasks)
 
 
-@pytest.mark.parametrize("inner_kind", ["open_batch", "ToolRunner"])
+@pytest.mark.parametrize("inner_kind", ["open_batch", "ToolRunner", "same runner"])
 async def test_g8_inner_interrupt_is_the_tools_own_affair(
     inner_kind: str, promises: PromiseObserver
 ) -> None:
@@ -396,11 +391,18 @@ async def test_g8_inner_interrupt_is_the_tools_own_affair(
 
         tools = [endless, says_started]
         inner_calls = calls("endless", "says_started")
-        opened = (
-            open_batch(inner_calls, tools)
-            if inner_kind == "open_batch"
-            else ToolRunner(tools).open_batch(inner_calls)
-        )
+        match inner_kind:
+            case "open_batch":
+                opened = open_batch(inner_calls, tools)
+            case "ToolRunner":
+                opened = ToolRunner(tools).open_batch(inner_calls)
+            case _:
+                # Its runner knows these tools too, by the calls themselves.
+                inner_calls = [
+                    ToolCall(call.id, call.name, tool=func)
+                    for call, func in zip(inner_calls, tools, strict=True)
+                ]
+                opened = runner.open_batch(inner_calls)
         async with opened as inner:
             inner_batches.append(inner)
             await started.wait()
@@ -428,7 +430,10 @@ async def test_g8_inner_interrupt_is_the_tools_own_affair(
             assert shape(outer.results) == [COMPLETED, COMPLETED]
             # Each batch tells its own history.
             assert [c.name for c in outer.calls] == ["sub_agent", "sibling"]
-            assert inner_batches[0].id not in {e.batch_id for e in promises.events}
+            told = {e.batch_id for e in promises.events}
+            assert (inner_batches[0].id in told) == (inner_kind == "same runner")
+            assert inner_batches[0].reason is not None
+            assert inner_batches[0].reason.message == "only this one"
 
 
 @pytest.mark.parametrize("how", ["interrupt", "cancel"])

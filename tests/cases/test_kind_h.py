@@ -1,8 +1,7 @@
 """
 Kind H: cancel scopes and the anyio layer.
 
-All cases of this kind are within this version's scope. H5 is in
-`tests/virtual`, as it is about time.
+H5 is in `virtual/`, as it is about time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
 Kind I: one failing call damages its siblings.
 
-All cases of this kind are within this version's scope. The async half of I8
-is in `tests/virtual`, as it is about time.
+The async half of I8 is in `virtual/`, as it is about time.
 """
 
 from __future__ import annotations

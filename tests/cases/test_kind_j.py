@@ -1,10 +1,4 @@
-"""
-Kind J: order, ids and duplicates.
-
-Not covered here, since this version does not have it:
-* J1, the part "denied in preflight": approvals. A call that is invalid, which
-  is refused at the same place, stands for it.
-"""
+"""Kind J: order, ids and duplicates."""
 
 from __future__ import annotations
 
@@ -92,28 +86,35 @@ carriers = pytest.mark.parametrize("carrier", ["loop", "thread"])
     [
         (ToolCall("second", "no_such_tool"), "unknown_tool"),
         (ToolCall("second", "slow", '{"cut of'), "bad_arguments"),
+        (ToolCall("denied", "slow"), "not_approved"),
     ],
-    ids=["unknown tool", "broken arguments"],
+    ids=["unknown tool", "broken arguments", "denied"],
 )
 async def test_j1_refused_call_does_not_come_before_a_running_one(
     refused: ToolCall, kind: str, promises: PromiseObserver
 ) -> None:
     """J1, P1: results in call order; the order of completion is seen in events alone."""
     slow = GatedTool("slow", value="real")
+    status = Status.DENIED if refused.id == "denied" else Status.INVALID
+
+    async def approve(call: ToolCall) -> bool:
+        return call.id != "denied"
+
     with anyio.fail_after(LIVENESS):
-        async with ToolRunner([slow.tool], observers=[promises]) as runner:
+        async with ToolRunner([slow.tool], approve=approve, observers=[promises]) as runner:
             async with runner.open_batch([ToolCall("first", "slow"), refused]) as batch:
                 await slow.wait_started()
+                await until(lambda: batch.snapshot()[1] is not None)
                 running, settled = batch.snapshot()
                 assert running is None
-                assert settled is not None and settled.status is Status.INVALID
+                assert settled is not None and settled.status is status
                 assert settled.reason is not None and settled.reason.kind == kind
                 slow.open()
-            assert [r.call.id for r in batch.results] == ["first", "second"]
+            assert [r.call for r in batch.results] == batch.calls
             assert batch.results[0].value == "real"
             assert settled_order(promises.events) == [1, 0]
             rendered = openai_chat.render_results(batch.results)
-            assert [m["tool_call_id"] for m in rendered] == ["first", "second"]
+            assert [m["tool_call_id"] for m in rendered] == ["first", refused.id]
 
 
 @carriers

@@ -1,12 +1,8 @@
 """Kind L of the cases from the field: sync tools, loops, threads, context variables."""
 
-# Not in this version's scope:
-# L7, sync entry point: there is no blocking runner yet.
-# L10, a C call that keeps the GIL: no library can stop it (a documented limit).
-# L11, reporting a stalled loop: not part of the design; `runs_in="thread"` is the answer.
-
 from __future__ import annotations
 
+import asyncio
 import importlib
 import sqlite3
 import sys
@@ -22,6 +18,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+import trio
 
 from anyio_toolbatch import (
     BatchInterrupted,
@@ -42,6 +39,7 @@ from anyio_toolbatch import (
     report_progress,
     run_batch,
 )
+from anyio_toolbatch.blocking import BlockingToolRunner
 from anyio_toolbatch.testing import GatedTool, PromiseObserver
 
 LIVENESS = 20.0  # seconds where milliseconds are meant
@@ -334,6 +332,33 @@ async def test_l7_one_place_for_async_tools_through_every_entry(
     # In a thread it has a loop of the same kind.
     kind = anyio.get_cancelled_exc_class()
     assert result.unwrap() == (on_the_loop, on_the_loop, kind)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("runs_in", ["auto", "loop", "thread"])
+def test_l7_one_place_for_async_tools_through_the_synchronous_face(
+    runs_in: Any, backend: str
+) -> None:
+    """L7, P9: there, too, they share one loop, the runner's own, unless the tool says "thread"."""
+    kind = asyncio.CancelledError if backend == "asyncio" else trio.Cancelled
+
+    async def where() -> tuple[int, type[BaseException]]:
+        await anyio.lowlevel.checkpoint()
+        return threading.get_ident(), anyio.get_cancelled_exc_class()
+
+    def in_a_thread() -> int:
+        return from_thread.run_sync(threading.get_ident)  # of the runner's loop
+
+    tools = [Tool(where, runs_in=runs_in), Tool(in_a_thread)]
+    with BlockingToolRunner(tools, backend=backend) as runner:
+        turns = [runner.run(calls("where", "where", "in_a_thread")) for _ in range(2)]
+    found = [[result.unwrap() for result in turn] for turn in turns]
+    the_loop = found[0][2]
+    assert the_loop == found[1][2] != threading.get_ident()
+    for thread, cancelled_class in (answer for turn in found for answer in turn[:2]):
+        assert (thread == the_loop) == (runs_in != "thread")
+        assert thread != threading.get_ident()
+        assert cancelled_class is kind
 
 
 # -- L8 ------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """
 Cases N: limits, and the deadlocks that they bring.
 
-N2 with a deadline and N8 with its five seconds are in virtual time, too:
-tests/virtual/test_cases_mnoqst.py.
+N2 with a deadline and N8 with its five seconds are in `virtual/`, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """
 Cases O: approvals that are pending at a cancel.
 
-O3, whose approver has thirty seconds of its own, is in virtual time:
-tests/virtual/test_cases_mnoqst.py.
+O3, whose approver has thirty seconds of its own, is in `virtual/`.
 """
 
 from __future__ import annotations

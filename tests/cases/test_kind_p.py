@@ -1,7 +1,6 @@
 """Kind P of the cases from the field: placeholders that lie, and unsafe repeats."""
 
-# Not in this version's scope:
-# P3 and P6 for async tools, in virtual time: tests/virtual/test_cases_lprt.py.
+# P3 and P6 for async tools are in `virtual/`, as they are about time.
 
 from __future__ import annotations
 

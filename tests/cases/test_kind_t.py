@@ -1,7 +1,6 @@
 """Kind T of the cases from the field: from one runtime that already detaches."""
 
-# T7, T13, T21, T22 for async tools, in virtual time: tests/virtual/test_cases_lprt.py;
-# T5, T8 and T11, too: tests/virtual/test_cases_mnoqst.py.
+# T5, T7, T8, T10, T11, T13, T21 and T22 are in `virtual/`, too, as they are about time.
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ async def test_t7_waiting_does_not_use_up_a_calls_own_limit() -> None:
 
 @pytest.mark.parametrize("limit", ["call", "batch"])
 async def test_t8_a_deadline_does_fire(limit: str, promises: PromiseObserver) -> None:
-    """T8, P2: mended too widely it never would; approvals themselves are out of scope."""
+    """T8, P2: mended too widely it never would."""
     busy = ScriptedTool(sleep(600), timeout=10 if limit == "call" else None)
     began = anyio.current_time()
     async with ToolRunner([busy.tool], observers=[promises]) as runner:

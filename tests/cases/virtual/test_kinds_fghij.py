@@ -93,9 +93,17 @@ async def test_g11_kinds_of_outcome_are_distinct_as_data() -> None:
         ScriptedTool(fail(ValueError("its own")), name="raises").tool,
         ScriptedTool(sleep(600), name="limited", timeout=1).tool,
         ScriptedTool(sleep(600), name="running").tool,
+        ScriptedTool(give("never"), name="denied").tool,
     ]
     names = ["done", "raises", "limited", "running", "running", "running", "no_such_tool"]
-    async with ToolRunner(tools, max_concurrency=2, observers=[store]) as runner:
+    names.append("denied")
+
+    async def approve(call: ToolCall) -> bool:
+        return call.name != "denied"
+
+    async with ToolRunner(
+        tools, max_concurrency=2, approve=approve, observers=[store]
+    ) as runner:
         async with runner.open_batch(calls(*names)) as batch:
             await anyio.sleep(2)
             assert batch.interrupt()
@@ -108,6 +116,7 @@ async def test_g11_kinds_of_outcome_are_distinct_as_data() -> None:
         ("interrupted", "user_interrupt", "unknown"),
         ("interrupted", "user_interrupt", "none"),
         ("invalid", "unknown_tool", "none"),
+        ("denied", "not_approved", "none"),
     ]
     assert [
         (r.status.value, r.reason.kind if r.reason else None, r.effects) for r in batch.results
