@@ -170,6 +170,70 @@ async def test_a_batch_says_what_its_calls_wait_for() -> None:
     assert batch.waiting_call(1) is None
 
 
+async def test_what_nobody_watches_is_no_less_its_users() -> None:
+    """§3.1: with an observer that is not shown the batch, it answers after its end, too."""
+    heard: list[Event] = []
+    async with ToolRunner([on_the_loop], observers=[heard.append]) as runner:
+        async with runner.open_batch([ToolCall("0", "on_the_loop")]) as batch:
+            await batch.wait()
+        for _ in range(3):
+            await anyio.sleep(0)
+        assert [result.value for result in batch.results] == ["async"]
+        assert [type(event) async for event in batch.events()] == [*map(type, heard)]
+
+
+@pytest.mark.parametrize("way", ["run", "block"])
+async def test_who_keeps_a_watched_batch_can_ask_it(way: str) -> None:
+    """§3.4: an observer that keeps it, against advice, has its results all the same."""
+    kept: list[ToolBatch] = []
+
+    class Keeping(Watching):
+        def watch_batch(self, batch: ToolBatch) -> None:
+            kept.append(batch)
+
+    async with ToolRunner([on_the_loop], observers=[Keeping()]) as runner:
+        if way == "run":
+            await runner.run([ToolCall("0", "on_the_loop")])
+        else:
+            async with runner.open_batch([ToolCall("0", "on_the_loop")]):
+                pass
+        for _ in range(3):
+            await anyio.sleep(0)
+    assert [result.value for result in kept[0].results] == ["async"]
+    assert kept[0].waiting_call(0) is None
+
+
+@pytest.mark.parametrize("way", ["run", "block"])
+async def test_a_watched_batch_lives_as_long_as_its_detached_calls(way: str) -> None:
+    """P10: there is something to see until then; then it is free, without the collector."""
+    watching = Watching()
+    gate = GatedTool()
+    async with ToolRunner([gate.tool], observers=[watching]) as runner:
+        gc.collect()
+        gc.disable()
+        try:
+            if way == "run":
+                async with anyio.create_task_group() as group:
+                    group.start_soon(runner.run, [ToolCall("0", "gated")])
+                    await gate.wait_started()
+                    group.cancel_scope.cancel()
+            else:
+                async with runner.open_batch([ToolCall("0", "gated")]) as batch:
+                    await gate.wait_started()
+                    batch.interrupt()
+                del batch
+            for _ in range(3):
+                await anyio.sleep(0)
+            assert watching.batches[0]() is not None
+            gate.open()
+            assert await runner.wait_detached(LIVENESS)
+            with anyio.fail_after(LIVENESS):
+                while watching.batches[0]() is not None:
+                    await anyio.sleep(0.001)
+        finally:
+            gc.enable()
+
+
 async def test_a_watched_batch_is_not_kept() -> None:
     """P10: a weak reference to it ends with the batch."""
     watching = Watching()
