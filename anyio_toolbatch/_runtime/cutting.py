@@ -368,7 +368,7 @@ class Cutter:
                     engine.teller.tell(record, grace)
                 if ending is not None:
                     engine.teller.stop(record)
-            if ending is not None:
+            if ending is not None and ending.detached:
                 account.busy_threads.watch(record)
                 if not _is_kept(record):
                     account.long_detached.watch(record)

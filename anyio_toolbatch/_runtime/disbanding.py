@@ -44,8 +44,8 @@ def forsake(batch: BatchEngine) -> None:
 
 def disband_if_over(batch: BatchEngine) -> None:
     """Take a forsaken batch apart, if nothing can happen in it; on its loop's thread."""
-    if not batch.is_closed_for_good:
-        return  # it is looked at again when it is
+    if not batch.is_closed_for_good or batch.hub.keeps_batches:
+        return  # it is looked at again when it is over
     if batch.hub.has_chores:
         batch.hub.run_in_slices(_disband_later(batch))
     elif batch.publisher.has_told_all:

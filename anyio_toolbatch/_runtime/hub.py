@@ -62,6 +62,8 @@ class Hub:
         self._wake_pending = Lock()
         self.slice_seconds = SLICE_SECONDS
         """0: one step a pass, however quick the machine is."""
+        self.keeps_batches = False
+        """Those that are over are not taken apart: an explorer is to look at them."""
         self._chores: deque[Iterator[None]] = deque()
         self._chores_running = False
 

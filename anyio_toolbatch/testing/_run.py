@@ -99,6 +99,7 @@ class Run:
     async def _main(self, loop: LoopControl) -> None:
         hub = self._hub = current_hub()
         hub.slice_seconds = 0.0
+        hub.keeps_batches = True
         self.loop = loop
         stage, engines = self._stage, self.engines
         with anyio.CancelScope() as scope:

@@ -427,7 +427,7 @@ class PublicMachine(RuleBasedStateMachine):
         if batch.calls:
             self.touch(batch)
             record = self.one(batch._engine.records, which)
-            handle = CallHandle(batch._engine, record)
+            handle = CallHandle(batch, record)
 
             def cancel() -> None:
                 count = batch.cancel(record.call.id) if by_id else int(handle.cancel())
@@ -507,7 +507,7 @@ class PublicMachine(RuleBasedStateMachine):
         if kind == "read":
             session.do(lambda: session.spawn(session.read, batch), steps)
         elif kind == "call" and batch.calls:
-            handle = CallHandle(batch._engine, self.one(batch._engine.records, which))
+            handle = CallHandle(batch, self.one(batch._engine.records, which))
             session.do(lambda: session.spawn(session.wait, handle.wait), steps)
         else:
             session.do(lambda: session.spawn(session.wait, batch.wait), steps)
