@@ -28,12 +28,15 @@ extensions = [
     "carrier_table",
     "case_table",
     "state_diagram",
+    "unreleased",
 ]
 exclude_patterns = ["_build", "_ext", "changelog.d", "examples", "pictures"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 html_title = f"{project} {release}"
 
 # Docstrings write `name` for code, as Markdown does. What should be a link says

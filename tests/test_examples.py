@@ -36,8 +36,16 @@ ASYNCIO_ONLY = {
     "langgraph_node",
     "openai_agents_stop",
     "pydantic_ai_agent",
+    "test_turn",
+    "why_not_gather",
 }
-"""Examples of frameworks that run on nothing else."""
+"""Examples of frameworks that run on nothing else, and others that say so themselves."""
+UNASKED = """
+import functools, runpy, sys, anyio
+anyio.run = functools.partial(anyio.run, backend=sys.argv.pop())
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+"""Runs a program that a reader types in, and that asks for no backend, on one all the same."""
 LIVENESS = 30.0  # seconds, where one is meant
 
 
@@ -45,7 +53,19 @@ def environment() -> dict[str, str]:
     """The tests' own environment, made fit for another folder and for all machines."""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join(str(Path(folder).resolve()) for folder in folders if folder)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
+    settings = {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "COLUMNS": "80"}
+    return {**os.environ, **settings}
+
+
+def command(example: Path, backend: str) -> list[str | Path]:
+    """What runs an example: Python, or pytest where it is a file of tests."""
+    if example.stem.startswith("test_"):
+        # As in a folder of its own: without this project's settings.
+        alone = ["-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider"]
+        return ["-m", "pytest", "-qq", *alone, example]
+    if "sys.argv" in example.read_text("utf-8"):
+        return [example, backend]
+    return ["-c", UNASKED, example, backend]
 
 
 def is_installed(module: str) -> bool:
@@ -67,7 +87,7 @@ def test_example_prints_what_its_page_shows(
     if backend != "asyncio" and example.stem in ASYNCIO_ONLY:
         pytest.skip("its framework runs on asyncio only")
     ended = subprocess.run(
-        [sys.executable, "-P", "-W", "error", example, backend],
+        [sys.executable, "-P", "-W", "error", *command(example, backend)],
         input=ANSWERS.get(example.stem, ""),
         capture_output=True,
         encoding="utf-8",
