@@ -37,6 +37,7 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+html_js_files = [("tables.js", {"defer": "defer"})]
 html_title = f"{project} {release}"
 
 # Docstrings write `name` for code, as Markdown does. What should be a link says

@@ -45,7 +45,7 @@ async def test_stop_keeps_the_answer_that_is_there() -> None:
     search = AsyncGatedTool("search", value="3 pages")
     write_report = GatedTool("write_report")
     history: list = []
-    async with ToolRunner([search.tool, write_report.tool], close_timeout=0) as runner:
+    async with ToolRunner([search.tool, write_report.tool]) as runner:
         async with anyio.create_task_group() as group:
             group.start_soon(turn, runner, MESSAGE, history)
             await write_report.wait_started()
