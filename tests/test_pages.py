@@ -35,7 +35,9 @@ EVENTS = [
 def rows_of(page: str) -> dict[str, list[str]]:
     """Return the rows of a page's tables by the name in their first cell."""
     lines = (DOCS / page).read_text("utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line[:1] == "|"]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line[:1] == "|"
+    ]
     return {row[0].strip("`"): row[1:] for row in rows}
 
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from docutils import nodes
 from docutils.statemachine import StringList
-from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["towncrier"]
