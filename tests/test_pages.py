@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import anyio_toolbatch
-from anyio_toolbatch import CallDetached, Event, ToolBatchError
+from anyio_toolbatch import CallDetached, Event, Status, ToolBatchError, ToolResult
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(
@@ -69,3 +69,25 @@ def test_some_page_leads_to_it(page: str) -> None:
             base = DOCS if target[0] == "/" else (DOCS / origin).parent
             linked.add((base / target.lstrip("/")).resolve().relative_to(DOCS).as_posix())
     assert page in linked
+
+
+def test_every_reason_has_its_row() -> None:
+    """Each kind of reason that `ToolResult` lists, and no other, is told with its status."""
+    told = dict(
+        re.findall(
+            r"^(\w+) {2,}(.+(?:\n {14}.+)*)", inspect.getdoc(ToolResult) or "", re.MULTILINE
+        )
+    )
+    promised = {
+        (kind, status)
+        for status, kinds in told.items()
+        for kind in re.findall(r"``(\w+)``", kinds)
+    }
+    rows = rows_of("reference/calls-tools-results.md")
+    shown = {
+        (name, row[0].strip("`"))
+        for name, row in rows.items()
+        if len(row) == 3 and row[0].strip("`") in set(Status)
+    }
+    assert len(promised) == 14
+    assert shown == promised
