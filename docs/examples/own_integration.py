@@ -188,23 +188,37 @@ REQUESTS = [
 async def agent_main() -> None:
     late: list[str] = []
     runner = ToolRunner(on_late=lambda result: late.append(result.value))
-    agent = Agent({"greet": greet, "read_book": read_book}, "Ada", BatchedTools(runner))
+    tools = {"greet": greet, "read_book": read_book}
 
-    def user() -> None:
-        greeted.wait()
-        reading.wait()
-        runner.interrupt("the user pressed stop")
-
-    threading.Thread(target=user).start()
-    async with runner:
-        await agent.run([REQUESTS])
-        ends.set()
-        await runner.wait_detached()
-
+    print("interrupted")
+    agent = Agent(tools, "Ada", BatchedTools(runner))
+    threading.Thread(target=press_stop, args=[runner]).start()
+    await agent.run([REQUESTS])
     for item in agent.history[1:]:
-        print(item)
-    print("in memory:", agent.context.memory)
-    print("late:", late)
+        print(" ", item)
+    ends.set()
+    await runner.wait_detached()
+    print("  in memory:", agent.context.memory)
+    print("  late:", late)
+
+    print("cancelled")
+    ends.clear()
+    reading.clear()
+    agent = Agent(tools, "Bob", BatchedTools(runner))
+    task = asyncio.create_task(agent.run([REQUESTS]))
+    await asyncio.to_thread(reading.wait)
+    task.cancel()
+    await asyncio.wait([task])
+    print("  answers:", *(item.id for item in agent.history[1:]))
+    ends.set()
+    await runner.aclose()
+
+
+def press_stop(runner: ToolRunner) -> None:
+    """Stand for a user, in a thread of their own."""
+    greeted.wait()
+    reading.wait()
+    runner.interrupt("the user pressed stop")
 
 
 async def main(backend: str) -> None:
