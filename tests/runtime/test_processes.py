@@ -289,7 +289,8 @@ async def test_limit_ends_the_process(limit: str) -> None:
         assert result.reason == Reason(f"{limit}_timeout")
         assert result.status is Status.TIMED_OUT
         assert await runner.wait_detached(LIVENESS)
-    assert not processes._all
+        # Under load the batch's is over before the call has begun: then nothing is detached.
+        await until(lambda: not processes._all)
 
 
 async def test_cut_before_the_start_has_had_no_effects(tmp_path: Path) -> None:
