@@ -13,6 +13,7 @@ from .._runtime.backend import current_loop_key
 
 __all__ = (
     "InlineExecutor",
+    "call_into",
     "checked_options",
     "framework_tool",
     "missing",
@@ -109,11 +110,23 @@ class InlineExecutor(ThreadPoolExecutor):
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call it, and return a future that is done."""
         future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as exc:  # noqa: BLE001 - passed on where it is awaited
-            future.set_exception(exc)
+        call_into(future, lambda: fn(*args, **kwargs))
         return future
+
+
+def call_into(future: Future[Any], function: Callable[[], Any]) -> None:
+    """Call a function, and have a future tell what came of it."""
+    try:
+        result = function()
+    except StopIteration as exc:
+        # asyncio's futures can't carry it: who awaits them would wait for ever.
+        error = RuntimeError("the function raised StopIteration")
+        error.__cause__ = exc
+        future.set_exception(error)
+    except BaseException as exc:  # noqa: BLE001 - passed on where it is awaited
+        future.set_exception(exc)
+    else:
+        future.set_result(result)
 
 
 async def run_inline(function: Callable[[], Awaitable[Any]]) -> Any:

@@ -20,7 +20,7 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp, is_invalid_resume
 
 from .. import CallHandle, Tool, ToolBatch, ToolCall, ToolResult, current_call
-from ._frameworks import run_inline
+from ._frameworks import checked_options, run_inline
 from ._langgraph_fence import Fence
 from ._options import check_names
 
@@ -49,16 +49,17 @@ class BatchedTools:
         options: By the name of a tool, options of `Tool` for it.
 
     Raises:
-        ValueError: Options are for none of the tools.
+        TypeError, ValueError: `Tool` does not take the options, or they are for none of the
+            tools.
     """
 
     def __init__(
         self, tools: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]] | None
     ) -> None:
-        options = options or {}
-        check_names(options, tools)
+        own = checked_options(options)
+        check_names(own, tools)
         self._tools = {
-            name: _make_tool(tool, options.get(name, {})) for name, tool in tools.items()
+            name: _make_tool(tool, own.get(name, {})) for name, tool in tools.items()
         }
 
     def __contains__(self, name: object) -> bool:

@@ -16,6 +16,7 @@ import anyio
 
 from .._runtime.backend import current_loop_key
 from .._runtime.threads import Lane
+from ._frameworks import call_into
 
 __all__ = ("WorkerExecutor",)
 
@@ -63,10 +64,7 @@ class _Functions:
     def run(self, job: Any, /) -> bool:
         future, function = job
         if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(function())
-            except BaseException as exc:  # noqa: BLE001 - passed on where it is awaited
-                future.set_exception(exc)
+            call_into(future, function)
         return True
 
     def report(self, job: Any, /) -> None:

@@ -55,7 +55,8 @@ class ToolBatchMiddleware(AgentMiddleware[Any, Any, Any]):
         timeout: Seconds that each batch may take.
 
     Raises:
-        ValueError: `options` names a tool that is not among `tools`.
+        TypeError, ValueError: `options` has something that `Tool` does not take, or names a
+            tool that is not among `tools`.
     """
 
     def __init__(

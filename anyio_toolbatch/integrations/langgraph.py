@@ -54,7 +54,8 @@ class ToolBatchNode:
         messages_key: Where the state has its messages.
 
     Raises:
-        ValueError: `options` names a tool that is not among `tools`.
+        TypeError, ValueError: `options` has something that `Tool` does not take, or names a
+            tool that is not among `tools`.
     """
 
     def __init__(

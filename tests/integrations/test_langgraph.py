@@ -522,6 +522,8 @@ def test_options_for_a_tool_that_there_is_not_are_refused() -> None:
     work = framework_work.Work()
     with pytest.raises(ValueError, match=r"no tool named 'quik'.*known: .*quick"):
         ToolBatchNode(work.runner(), work.functions, options={"quik": {"writes": "file"}})
+    with pytest.raises(TypeError, match=r"options\['quick'\].*'write'"):
+        ToolBatchNode(work.runner(), work.functions, options={"quick": {"write": "file"}})
 
 
 @pytest.mark.parametrize("sent", [[], {"tool_call": {}, "state": {}}])
