@@ -429,7 +429,9 @@ def test_options_for_a_tool_that_there_is_not_are_refused() -> None:
     with pytest.raises(ValueError, match="no tool named 'quik'"):
         ToolBatchMiddleware(work.runner(), work.functions, options={"quik": {}})
     with pytest.raises(TypeError, match=r"options\['quick'\].*'write'"):
-        ToolBatchMiddleware(work.runner(), work.functions, options={"quick": {"write": "file"}})
+        ToolBatchMiddleware(
+            work.runner(), work.functions, options={"quick": {"write": "file"}}
+        )
 
 
 def test_without_a_loop_it_says_that_it_is_async() -> None:
