@@ -16,7 +16,7 @@ def replaced_tools(
     tools: Iterable[Any],
     options: Mapping[str, Mapping[str, Any]] | None,
     *,
-    kind: type,
+    kind: Any,
     make: Callable[[Any], Any],
     replace: Callable[[Any, Mapping[str, Any]], Any],
 ) -> list[Any]:
