@@ -35,7 +35,7 @@ def replaced_tools(
             none of the tools.
     """
     own = checked_options(options)
-    given = [
+    given: list[Any] = [
         make(tool) if callable(tool) and not isinstance(tool, kind) else tool for tool in tools
     ]
     check_names(own, [tool.name for tool in given if isinstance(tool, kind)])
