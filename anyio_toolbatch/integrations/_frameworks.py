@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
-
-import anyio
 
 from .. import Tool
 from .._runtime.backend import current_loop_key
+from ._worker_executor import keep_from_pool
 
 __all__ = (
-    "InlineExecutor",
-    "call_into",
     "checked_options",
     "framework_tool",
     "missing",
     "require_asyncio",
-    "run_inline",
 )
 
 
@@ -87,56 +82,12 @@ def framework_tool(
     Args:
         name: The tool's.
         invoke: Does so; what it needs is the `metadata` of the current call.
-        blocks: The framework hands a plain function to asyncio's pool in it: it is run
-            in a worker, and the function there, since the pool is joined at exit.
+        blocks: The framework calls a plain function in it, or hands it to asyncio's pool:
+            it is run in a worker thread, and the function in one that is not joined at exit.
         options: The user's own, for this tool.
     """
 
     async def run(**_arguments: Any) -> Any:
-        return await (run_inline(invoke) if blocks else invoke())
+        return await (keep_from_pool(invoke) if blocks else invoke())
 
     return Tool(run, name=name, **{"runs_in": "thread" if blocks else "loop", **options})
-
-
-class InlineExecutor(ThreadPoolExecutor):
-    """
-    Calls at once, in the thread that submits; it never has threads of its own.
-
-    For frameworks that hand a blocking function to a pool: they do so in a worker
-    thread of ours already, and there is no pool that would be joined at exit. asyncio
-    takes nothing but thread pools as a loop's default executor, so it is one.
-    """
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call it, and return a future that is done."""
-        future: Future[Any] = Future()
-        call_into(future, lambda: fn(*args, **kwargs))
-        return future
-
-
-def call_into(future: Future[Any], function: Callable[[], Any]) -> None:
-    """Call a function, and have a future tell what came of it."""
-    try:
-        result = function()
-    except StopIteration as exc:
-        # asyncio's futures can't carry it: who awaits them would wait for ever.
-        error = RuntimeError("the function raised StopIteration")
-        error.__cause__ = exc
-        future.set_exception(error)
-    except BaseException as exc:  # noqa: BLE001 - passed on where it is awaited
-        future.set_exception(exc)
-    else:
-        future.set_result(result)
-
-
-async def run_inline(function: Callable[[], Awaitable[Any]]) -> Any:
-    """
-    Await what hands a blocking function to asyncio's pool, and have it called here.
-
-    To be called on an event loop that a worker thread has for one call.
-    """
-    current_loop_key().set_default_executor(InlineExecutor())
-    # The way out is no place to be cancelled: what the function gave would be lost to
-    # `on_late`.
-    with anyio.CancelScope(shield=True):
-        return await function()

@@ -28,15 +28,9 @@ from typing import Any
 import anyio
 
 from .. import CallHandle, Tool, ToolBatch, ToolCall, ToolResult, ToolRunner, current_call
-from ._frameworks import (
-    InlineExecutor,
-    checked_options,
-    missing,
-    require_asyncio,
-    run_inline,
-)
+from ._frameworks import checked_options, missing, require_asyncio
 from ._options import check_names
-from ._worker_executor import WorkerExecutor
+from ._worker_executor import WorkerExecutor, keep_from_pool
 
 try:
     from pydantic_ai import Agent
@@ -267,8 +261,8 @@ async def _run(**_arguments: Any) -> Any:
 
 
 async def _run_blocking(**_arguments: Any) -> Any:
-    with Agent.using_thread_executor(InlineExecutor()):
-        return await run_inline(_call_tool)
+    with Agent.using_thread_executor(WorkerExecutor()):
+        return await keep_from_pool(_call_tool)
 
 
 async def _call_tool() -> Any:

@@ -1,10 +1,12 @@
-"""Where a framework's blocking functions run: no pool is joined, and each answer comes."""
+"""Where a framework's blocking functions run: in workers, as in a pool that nobody joins."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import importlib
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,21 +14,43 @@ from typing import Any
 import anyio
 import pytest
 
-from anyio_toolbatch.integrations._frameworks import run_inline
-from anyio_toolbatch.integrations._worker_executor import WorkerExecutor
+from anyio_toolbatch import Tool, ToolCall, ToolResult, current_call, from_thread, run_batch
+from anyio_toolbatch.integrations._worker_executor import WorkerExecutor, keep_from_pool
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "importable"))
 framework_work: Any = importlib.import_module("framework_work")
 
-Way = Callable[[Callable[[], Any]], Awaitable[Any]]
+Way = Callable[[Callable[[], Any]], Awaitable[ToolResult]]
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
 
 
-async def inline(function: Callable[[], Any]) -> Any:
-    return await run_inline(lambda: asyncio.to_thread(function))
+async def run_tool(function: Callable[..., Any], **options: Any) -> ToolResult:
+    with anyio.fail_after(framework_work.LIVENESS):
+        (result,) = await run_batch(
+            [ToolCall("1", "tool")], [Tool(function, name="tool", **options)]
+        )
+    return result
 
 
-async def in_a_worker(function: Callable[[], Any]) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(WorkerExecutor(), function)
+async def from_a_worker(function: Callable[[], Any]) -> ToolResult:
+    """As a framework does whose tool is a plain function."""
+
+    async def tool() -> Any:
+        return await keep_from_pool(lambda: asyncio.to_thread(function))
+
+    return await run_tool(tool, runs_in="thread")
+
+
+async def from_the_loop(function: Callable[[], Any]) -> ToolResult:
+    """As pydantic-ai does behind a toolset that is not its own."""
+
+    async def tool() -> Any:
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(WorkerExecutor(), context.run, function)
+
+    return await run_tool(tool)
 
 
 @pytest.fixture(params=framework_work.ASYNCIO)
@@ -34,7 +58,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-@pytest.fixture(params=[inline, in_a_worker])
+@pytest.fixture(params=[from_a_worker, from_the_loop])
 def way(request: pytest.FixtureRequest) -> Way:
     return request.param
 
@@ -46,17 +70,40 @@ async def test_what_the_function_gives_is_handed_on(way: Way) -> None:
     def fail() -> None:
         raise error
 
-    assert await way(lambda: "yes") == "yes"
-    with pytest.raises(ValueError, match="no") as caught:
-        await way(fail)
-    assert caught.value is error
+    assert (await way(lambda: "yes")).value == "yes"
+    assert (await way(fail)).error is error
 
 
 async def test_a_stop_iteration_is_an_error_like_others(way: Way) -> None:
     """P1: asyncio's futures can't carry it, and nobody is to wait for ever."""
-    with (
-        anyio.fail_after(framework_work.LIVENESS),
-        pytest.raises(RuntimeError, match="StopIteration") as caught,
-    ):
-        await way(lambda: next(iter(())))
-    assert isinstance(caught.value.__cause__, StopIteration)
+    error = (await way(lambda: next(iter(())))).error
+    assert isinstance(error, RuntimeError)
+    assert isinstance(error.__cause__, StopIteration)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+async def test_the_function_may_start_a_loop_of_its_own(way: Way, backend: str) -> None:
+    """P9: as it may in a pool's thread: many a plain tool is an async one inside."""
+
+    async def inside() -> str:
+        await anyio.sleep(0)
+        return "inside"
+
+    result = await way(lambda: anyio.run(inside, backend=backend))
+    assert result.error is None
+    assert result.value == "inside"
+
+
+async def test_the_function_is_in_its_call(way: Way) -> None:
+    """P5, P7: what it sees of its call, and that no exit waits for its thread."""
+    variable.set("the submitter's")
+
+    async def on_the_loop() -> int:
+        return threading.get_ident()
+
+    def look() -> Any:
+        thread = threading.current_thread()
+        there = from_thread.run(on_the_loop)
+        return current_call().call.id, variable.get(), thread.daemon, there
+
+    assert (await way(look)).value == ("1", "the submitter's", True, threading.get_ident())
