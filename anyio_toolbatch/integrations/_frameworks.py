@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from .. import Tool
+from .. import Tool, ToolRunner
+from .._model.tools import check_seconds
 from .._runtime.backend import current_loop_key
 from ._worker_executor import keep_from_pool
 
 __all__ = (
+    "check_runner",
     "checked_options",
     "framework_tool",
     "missing",
@@ -37,6 +39,19 @@ def require_asyncio(framework: str) -> None:
             "anyio.run(main, backend='asyncio')"
         )
         raise RuntimeError(msg)
+
+
+def check_runner(runner: object, timeout: float | None = None) -> None:
+    """
+    Raise unless these can run batches: here, and not deep in a run of the framework.
+
+    Raises:
+        TypeError, ValueError: `runner` is none, or `timeout` no number of seconds.
+    """
+    if not isinstance(runner, ToolRunner):
+        msg = f"runner must be a ToolRunner, not {type(runner).__name__}"
+        raise TypeError(msg)
+    check_seconds("timeout", timeout)
 
 
 def checked_options(options: Any) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 
+from .. import from_thread
 from .._runtime.backend import current_loop_key, forget_library
 from .._runtime.threads import Lane
 
@@ -41,7 +42,7 @@ class WorkerExecutor(ThreadPoolExecutor):
         context = contextvars.copy_context()
         self._running.add(future)
         future.add_done_callback(self._ended)
-        _lane.put(future, [(future, lambda: context.run(fn, *args, **kwargs))])
+        _lane.put(future, [(future, lambda: context.run(_begin, fn, args, kwargs))])
         return future
 
     def _ended(self, future: Future[Any]) -> None:
@@ -83,6 +84,11 @@ class _Functions:
 
 
 _lane = Lane(sys.maxsize, _Functions())
+
+
+def _begin(function: Any, args: Any, kwargs: Any) -> Any:
+    from_thread.check_cancelled()  # the call may have been cut on the way to this thread
+    return function(*args, **kwargs)
 
 
 def _call_into(future: Future[Any], function: Callable[[], Any]) -> None:

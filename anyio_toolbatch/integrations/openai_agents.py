@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from .. import ToolCall, ToolRunner, current_call
@@ -57,15 +56,16 @@ def runner_tools(
         options: By the name of a tool, options of `Tool` for it, such as ``writes``.
 
     Raises:
-        TypeError, ValueError: `options` has something that `Tool` does not take, or is for
+        TypeError, ValueError: `runner` is none; `options` has something that `Tool` does not take, or is for
             none of the function tools.
     """
     return replaced_tools(
+        runner,
         tools,
         options,
         kind=FunctionTool,
         make=function_tool,
-        replace=partial(_on_runner, runner),
+        replace=_on_runner,
     )
 
 

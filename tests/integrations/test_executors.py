@@ -14,7 +14,16 @@ from typing import Any
 import anyio
 import pytest
 
-from anyio_toolbatch import Tool, ToolCall, ToolResult, current_call, from_thread, run_batch
+from anyio_toolbatch import (
+    CallStarted,
+    Tool,
+    ToolCall,
+    ToolResult,
+    current_call,
+    from_thread,
+    open_batch,
+    run_batch,
+)
 from anyio_toolbatch.integrations._worker_executor import WorkerExecutor, keep_from_pool
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "importable"))
@@ -107,3 +116,28 @@ async def test_the_function_is_in_its_call(way: Way) -> None:
         return current_call().call.id, variable.get(), thread.daemon, there
 
     assert (await way(look)).value == ("1", "the submitter's", True, threading.get_ident())
+
+
+async def test_a_function_does_not_begin_in_a_call_that_was_cut() -> None:
+    """P4: not even one that was on its way to its thread."""
+    begun: list[int] = []
+    through = threading.Event()
+
+    async def late_for_its_thread() -> None:
+        current_call().cancelled.wait(framework_work.LIVENESS)
+        try:
+            await asyncio.to_thread(begun.append, 1)
+        finally:
+            through.set()
+
+    async def tool() -> None:
+        await keep_from_pool(late_for_its_thread)
+
+    call = ToolCall("1", "tool", tool=Tool(tool, runs_in="thread"))
+    async with open_batch([call]) as batch:
+        async for event in batch.events():
+            if isinstance(event, CallStarted):
+                batch.interrupt()
+    await asyncio.to_thread(through.wait, framework_work.LIVENESS)
+    assert through.is_set()
+    assert begun == []

@@ -149,7 +149,7 @@ async def test_interrupt_answers_every_call_and_the_agent_goes_on(work: Any) -> 
         ("c2", CUT),
         ("c3", "quick 4"),
     ]
-    assert work.daemons == {True}
+    assert set(work.daemons) == {True}
 
 
 async def streamed(agent: Any, session: Any) -> Any:
@@ -292,6 +292,13 @@ async def test_what_the_user_wants_of_broken_arguments_is_done(
     assert script.answers() == [("c0", "as JSON, please")]
     assert [type(error) for error in seen] == [ModelBehaviorError]
     assert called == []
+
+
+def test_what_is_no_runner_is_an_error_at_once() -> None:
+    """P1: here, and not deep in a run."""
+    runner: Any = framework_work.ToolRunner  # the class
+    with pytest.raises(TypeError, match="runner must be a ToolRunner, not type"):
+        runner_tools(runner, [])
 
 
 def test_options_for_no_tool_are_an_error_at_once() -> None:
