@@ -122,8 +122,9 @@ async def lines():
         yield line.strip()
 
 
-async def watch_keyboard(agent: Agent, program: anyio.CancelScope) -> None:
+async def watch_keyboard(agent: Agent, program: anyio.CancelScope, *, task_status) -> None:
     with anyio.open_signal_receiver(signal.SIGINT) as signals:
+        task_status.started()
         async for _ in signals:
             if not agent.stop():
                 program.cancel()
@@ -132,7 +133,7 @@ async def watch_keyboard(agent: Agent, program: anyio.CancelScope) -> None:
 async def main() -> None:
     async with anyio.create_task_group() as group:
         agent = Agent(script.model, script.TOOLS)
-        group.start_soon(watch_keyboard, agent, group.cancel_scope)
+        await group.start(watch_keyboard, agent, group.cancel_scope)
         print("you:")
         async with anyio.create_task_group() as turns:
             async for line in lines():

@@ -92,6 +92,12 @@ def test_ctrl_c_stops_the_turn_and_then_the_program(terminal: Terminal) -> None:
     assert terminal.process.wait(LIVENESS) == 0
 
 
+def test_ctrl_c_with_nothing_to_stop_ends_the_program(terminal: Terminal) -> None:
+    """P7: from the moment on in which it is ready."""
+    terminal.press_ctrl_c()
+    assert terminal.process.wait(LIVENESS) == 0
+
+
 def test_no_and_yes(terminal: Terminal) -> None:
     """P6: what is not allowed never starts, and says why; what is allowed does."""
     terminal.type("note buy milk")

@@ -42,6 +42,7 @@ __all__ = (
     "after_fork",
     "backend_of",
     "current_loop_key",
+    "forget_library",
     "local_of",
     "on_loop",
     "unbroken",
@@ -837,6 +838,13 @@ def worker_context() -> contextvars.Context:
     if variable is not None and context.get(variable) is not None:
         context.run(variable.set, None)
     return context
+
+
+def forget_library() -> None:
+    """Reset sniffio's variable as `worker_context` does, in the current context of a task."""
+    variable = _sniffio_variable()
+    if variable is not None:
+        variable.set(None)
 
 
 def on_loop(context: contextvars.Context, backend: Backend) -> contextvars.Context:

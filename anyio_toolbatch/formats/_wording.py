@@ -26,6 +26,7 @@ __all__ = (
     "Spill",
     "Worded",
     "Wording",
+    "as_results",
     "data_of",
     "joined",
     "marked_text",
@@ -118,10 +119,11 @@ class Wording:
             limit_of: A limit that the call itself asks for.
 
         Raises:
-            TypeError: `content` gave something else than a str, a list of
-                objects or None; or `spill` something else than a str.
+            TypeError: `results` are none; `content` gave something else than a
+                str, a list of objects or None; or `spill` something else than
+                a str.
         """
-        worded = [self._worded(result, text_of(result)) for result in results]
+        worded = [self._worded(result, text_of(result)) for result in as_results(results)]
         sizes = [sum(map(len, texts)) for texts in map(_texts, worded)]
         shares = [
             min([size, *(n for n in (self._per_result, limit_of(w.result)) if n is not None)])
@@ -198,6 +200,24 @@ def data_of(worded: Worded) -> Any:
         return json.loads(encodable(given))
     except Exception:  # noqa: BLE001 - any user class may raise anything here
         return NO_DATA
+
+
+def as_results(results: Iterable[ToolResult]) -> list[ToolResult]:
+    """
+    Return the results as a list.
+
+    Raises:
+        TypeError: They are something else, such as a snapshot with calls that have none yet.
+    """
+    if not isinstance(results, Iterable):
+        msg = f"results must be the results of a batch, not {type(results).__name__}"
+        raise TypeError(msg)
+    found = list(results)
+    for result in found:
+        if not isinstance(result, ToolResult):
+            msg = f"results must hold a ToolResult for each call, not {type(result).__name__}"
+            raise TypeError(msg)
+    return found
 
 
 def joined(content: str | list[dict[str, Any]]) -> str:

@@ -99,8 +99,9 @@ def render_results(
         message with empty content: append it only when something is in it.
 
     Raises:
-        TypeError: An option is of the wrong type, or a function in one returned
-            something else than it should.
+        TypeError: There is something else than results among them, an option is
+            of the wrong type, or a function in one returned something else than
+            it should.
         ValueError: A limit is negative.
 
     .. versionadded:: 0.1

@@ -15,7 +15,7 @@ from .._model.results import ToolResult
 from ._mcp_repair import repair
 from ._mcp_wire import call_of, is_call, response_to, text_result
 from ._plain import as_array, object_of, other_object, refuse_strangers
-from ._wording import NO_DATA, ContentFunction, Spill, Worded, Wording, data_of
+from ._wording import NO_DATA, ContentFunction, Spill, Worded, Wording, as_results, data_of
 
 __all__ = ("parse_calls", "render_responses", "render_results", "repair")
 
@@ -86,8 +86,9 @@ def render_results(
         surrogates are replaced by U+FFFD.
 
     Raises:
-        TypeError: An option is of the wrong type, or a function in one returned
-            something else than it should.
+        TypeError: There is something else than results among them, an option is
+            of the wrong type, or a function in one returned something else than
+            it should.
         ValueError: A limit is negative.
 
     .. versionadded:: 0.1
@@ -124,7 +125,7 @@ def render_responses(
 
     .. versionadded:: 0.1
     """
-    results = list(results)
+    results = as_results(results)
     rendered = render_results(
         results,
         content=content,

@@ -96,8 +96,9 @@ def render_results(
         surrogates, which UTF-8 cannot carry, are replaced by U+FFFD.
 
     Raises:
-        TypeError: An option is of the wrong type, or a function in one returned
-            something else than it should.
+        TypeError: There is something else than results among them, an option is
+            of the wrong type, or a function in one returned something else than
+            it should.
         ValueError: A limit is negative.
 
     .. versionadded:: 0.1

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import anyio
-
-from .. import Tool
+from .. import Tool, ToolRunner
+from .._model.tools import check_seconds
 from .._runtime.backend import current_loop_key
+from ._worker_executor import keep_from_pool
 
 __all__ = (
-    "InlineExecutor",
+    "check_runner",
     "checked_options",
     "framework_tool",
     "missing",
     "require_asyncio",
-    "run_inline",
 )
 
 
@@ -41,6 +39,19 @@ def require_asyncio(framework: str) -> None:
             "anyio.run(main, backend='asyncio')"
         )
         raise RuntimeError(msg)
+
+
+def check_runner(runner: object, timeout: float | None = None) -> None:
+    """
+    Raise unless these can run batches: here, and not deep in a run of the framework.
+
+    Raises:
+        TypeError, ValueError: `runner` is none, or `timeout` no number of seconds.
+    """
+    if not isinstance(runner, ToolRunner):
+        msg = f"runner must be a ToolRunner, not {type(runner).__name__}"
+        raise TypeError(msg)
+    check_seconds("timeout", timeout)
 
 
 def checked_options(options: Any) -> dict[str, dict[str, Any]]:
@@ -86,44 +97,12 @@ def framework_tool(
     Args:
         name: The tool's.
         invoke: Does so; what it needs is the `metadata` of the current call.
-        blocks: The framework hands a plain function to asyncio's pool in it: it is run
-            in a worker, and the function there, since the pool is joined at exit.
+        blocks: The framework calls a plain function in it, or hands it to asyncio's pool:
+            it is run in a worker thread, and the function in one that is not joined at exit.
         options: The user's own, for this tool.
     """
 
     async def run(**_arguments: Any) -> Any:
-        return await (run_inline(invoke) if blocks else invoke())
+        return await (keep_from_pool(invoke) if blocks else invoke())
 
     return Tool(run, name=name, **{"runs_in": "thread" if blocks else "loop", **options})
-
-
-class InlineExecutor(ThreadPoolExecutor):
-    """
-    Calls at once, in the thread that submits; it never has threads of its own.
-
-    For frameworks that hand a blocking function to a pool: they do so in a worker
-    thread of ours already, and there is no pool that would be joined at exit. asyncio
-    takes nothing but thread pools as a loop's default executor, so it is one.
-    """
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call it, and return a future that is done."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as exc:  # noqa: BLE001 - passed on where it is awaited
-            future.set_exception(exc)
-        return future
-
-
-async def run_inline(function: Callable[[], Awaitable[Any]]) -> Any:
-    """
-    Await what hands a blocking function to asyncio's pool, and have it called here.
-
-    To be called on an event loop that a worker thread has for one call.
-    """
-    current_loop_key().set_default_executor(InlineExecutor())
-    # The way out is no place to be cancelled: what the function gave would be lost to
-    # `on_late`.
-    with anyio.CancelScope(shield=True):
-        return await function()

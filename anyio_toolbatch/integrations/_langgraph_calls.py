@@ -20,9 +20,10 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp, is_invalid_resume
 
 from .. import CallHandle, Tool, ToolBatch, ToolCall, ToolResult, current_call
-from ._frameworks import run_inline
+from ._frameworks import checked_options
 from ._langgraph_fence import Fence
 from ._options import check_names
+from ._worker_executor import keep_from_pool
 
 __all__ = ("BatchedTools", "Handler", "answered", "answers_of", "refusal")
 
@@ -49,16 +50,17 @@ class BatchedTools:
         options: By the name of a tool, options of `Tool` for it.
 
     Raises:
-        ValueError: Options are for none of the tools.
+        TypeError, ValueError: `Tool` does not take the options, or they are for none of the
+            tools.
     """
 
     def __init__(
         self, tools: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]] | None
     ) -> None:
-        options = options or {}
-        check_names(options, tools)
+        own = checked_options(options)
+        check_names(own, tools)
         self._tools = {
-            name: _make_tool(tool, options.get(name, {})) for name, tool in tools.items()
+            name: _make_tool(tool, own.get(name, {})) for name, tool in tools.items()
         }
 
     def __contains__(self, name: object) -> bool:
@@ -145,7 +147,7 @@ def _make_tool(tool: Any, options: Mapping[str, Any]) -> Tool:
 
     async def run_blocking(**_arguments: Any) -> Any:
         # LangChain would hand it to the loop's pool, which is joined at exit.
-        return await run_inline(run)
+        return await keep_from_pool(run)
 
     function, runs_in = (run, "loop") if _is_async(tool) else (run_blocking, "thread")
     return Tool(function, name=tool.name, **{"runs_in": runs_in, **options})

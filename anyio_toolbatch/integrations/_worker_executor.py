@@ -1,38 +1,48 @@
 """
-An executor for a framework that hands out a blocking function while it runs on the loop.
+An executor for frameworks that hand a blocking function to a pool.
 
-Its threads are the process's own idle workers: no exit joins them.
+Its threads are the process's own idle workers: no exit joins them. And no event loop
+runs in them, so a function may start one of its own, as it may in a pool's thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import sys
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import anyio
 
-from .._runtime.backend import current_loop_key
+from .. import from_thread
+from .._runtime.backend import current_loop_key, forget_library
 from .._runtime.threads import Lane
 
-__all__ = ("WorkerExecutor",)
+__all__ = ("WorkerExecutor", "keep_from_pool")
 
 
-class WorkerExecutor(Executor):
-    """Runs the functions of one call, without a limit, and knows when they have ended."""
+class WorkerExecutor(ThreadPoolExecutor):
+    """
+    Runs the functions of one call, without a limit, and knows when they have ended.
+
+    asyncio takes nothing but thread pools as a loop's default executor, so it is one; but
+    it never has threads of its own.
+    """
 
     def __init__(self) -> None:
+        super().__init__(1)
         self._running: set[Future[Any]] = set()
         self._idle: Callable[[], object] = bool
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call it in a worker; on the loop's thread."""
+        """Call it in a worker, in the context of the caller, who is on the loop's thread."""
         future: Future[Any] = Future()
+        context = contextvars.copy_context()
         self._running.add(future)
         future.add_done_callback(self._ended)
-        _lane.put(future, [(future, lambda: fn(*args, **kwargs))])
+        _lane.put(future, [(future, lambda: context.run(_begin, fn, args, kwargs))])
         return future
 
     def _ended(self, future: Future[Any]) -> None:
@@ -63,10 +73,7 @@ class _Functions:
     def run(self, job: Any, /) -> bool:
         future, function = job
         if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(function())
-            except BaseException as exc:  # noqa: BLE001 - passed on where it is awaited
-                future.set_exception(exc)
+            _call_into(future, function)
         return True
 
     def report(self, job: Any, /) -> None:
@@ -77,3 +84,39 @@ class _Functions:
 
 
 _lane = Lane(sys.maxsize, _Functions())
+
+
+def _begin(function: Any, args: Any, kwargs: Any) -> Any:
+    from_thread.check_cancelled()  # the call may have been cut on the way to this thread
+    return function(*args, **kwargs)
+
+
+def _call_into(future: Future[Any], function: Callable[[], Any]) -> None:
+    """Call a function, and have a future tell what came of it."""
+    try:
+        result = function()
+    except StopIteration as exc:
+        # asyncio's futures can't carry it: who awaits them would wait for ever.
+        error = RuntimeError("the function raised StopIteration")
+        error.__cause__ = exc
+        future.set_exception(error)
+    except BaseException as exc:  # noqa: BLE001 - passed on where it is awaited
+        future.set_exception(exc)
+    else:
+        future.set_result(result)
+
+
+async def keep_from_pool(function: Callable[[], Awaitable[Any]]) -> Any:
+    """
+    Await what hands a blocking function to asyncio's pool, and have a worker call it.
+
+    To be called on an event loop that a worker thread has for one call: its end would wait
+    for the pool, and so for the function. That thread waits meanwhile, and is the one of
+    the two that counts.
+    """
+    current_loop_key().set_default_executor(WorkerExecutor())
+    forget_library()
+    # The way out is no place to be cancelled: what the function gave would be lost to
+    # `on_late`.
+    with anyio.CancelScope(shield=True):
+        return await function()

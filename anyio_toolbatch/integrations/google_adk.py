@@ -19,8 +19,8 @@ from typing import Any
 
 from .. import ToolCall, ToolRunner, current_call
 from .._model.tools import kind_of
-from ._frameworks import checked_options, framework_tool, missing, require_asyncio
-from ._options import check_names
+from ._frameworks import framework_tool, missing
+from ._one_by_one import answer_alone, replaced_tools
 
 try:
     from google.adk.tools import BaseTool, FunctionTool
@@ -54,21 +54,17 @@ def runner_tools(
         options: By the name of a tool, options of `Tool` for it, such as ``writes``.
 
     Raises:
-        TypeError, ValueError: `options` has something that `Tool` does not take, or is for
+        TypeError, ValueError: `runner` is none; `options` has something that `Tool` does not take, or is for
             none of the tools.
     """
-    own = checked_options(options)
-    given: list[Any] = [
-        FunctionTool(tool) if callable(tool) and not isinstance(tool, BaseTool) else tool
-        for tool in tools
-    ]
-    check_names(own, [tool.name for tool in given if isinstance(tool, BaseTool)])
-    return [
-        _on_runner(runner, tool, own.get(tool.name, {}))
-        if isinstance(tool, BaseTool)
-        else tool
-        for tool in given
-    ]
+    return replaced_tools(
+        runner,
+        tools,
+        options,
+        kind=BaseTool,
+        make=FunctionTool,
+        replace=_on_runner,
+    )
 
 
 def _on_runner(runner: ToolRunner, original: Any, options: Mapping[str, Any]) -> Any:
@@ -82,7 +78,6 @@ def _on_runner(runner: ToolRunner, original: Any, options: Mapping[str, Any]) ->
     tool = framework_tool(original.name, run, blocks=blocks, options=options)
 
     async def run_async(*, args: dict[str, Any], tool_context: Any) -> Any:
-        require_asyncio("Google ADK")
         call = ToolCall(
             tool_context.function_call_id or "",
             original.name,
@@ -90,9 +85,7 @@ def _on_runner(runner: ToolRunner, original: Any, options: Mapping[str, Any]) ->
             tool=tool,
             metadata=Invocation(args, tool_context),
         )
-        (result,) = await runner.run([call])
-        if isinstance(result.error, Exception) and result.reason is None:
-            raise result.error  # ADK's own callbacks decide about it
+        result = await answer_alone("Google ADK", runner, call)
         return {"error": result.text} if result.is_error else result.value
 
     replaced = copy.copy(original)

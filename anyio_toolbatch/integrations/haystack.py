@@ -26,7 +26,13 @@ from .. import (
     UnknownToolError,
     current_call,
 )
-from ._frameworks import checked_options, framework_tool, missing, require_asyncio
+from ._frameworks import (
+    check_runner,
+    checked_options,
+    framework_tool,
+    missing,
+    require_asyncio,
+)
 from ._options import check_names
 
 try:
@@ -59,8 +65,8 @@ class ToolBatchHook:
             cancelled during a batch: a cancelled run returns nothing.
 
     Raises:
-        TypeError, ValueError: `options` has something that `Tool` does not take. In a run:
-            it names a tool that the agent does not have.
+        TypeError, ValueError: An argument is of the wrong kind, or `options` has something
+            that `Tool` does not take. In a run: it names a tool that the agent does not have.
     """
 
     allowed_hook_points = ("before_tool",)
@@ -74,6 +80,10 @@ class ToolBatchHook:
         ends_run: bool = False,
         on_cut: Callable[[Any], object] | None = None,
     ) -> None:
+        check_runner(runner, timeout)
+        if on_cut is not None and not callable(on_cut):
+            msg = f"on_cut must be a function of a State, not {type(on_cut).__name__}"
+            raise TypeError(msg)
         self._runner = runner
         self._options = checked_options(options)
         self._timeout = timeout

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import CallHandle, ToolBatch, ToolRunner
-from ._frameworks import missing, require_asyncio
+from ._frameworks import check_runner, missing, require_asyncio
 
 try:
     from langchain.agents.middleware import AgentMiddleware, hook_config
@@ -55,7 +55,8 @@ class ToolBatchMiddleware(AgentMiddleware[Any, Any, Any]):
         timeout: Seconds that each batch may take.
 
     Raises:
-        ValueError: `options` names a tool that is not among `tools`.
+        TypeError, ValueError: An argument is of the wrong kind, or `options` has something
+            that `Tool` does not take, or names a tool that is not among `tools`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ToolBatchMiddleware(AgentMiddleware[Any, Any, Any]):
         timeout: float | None = None,
     ) -> None:
         super().__init__()
+        check_runner(runner, timeout)
         made = ToolNode(list(tools)).tools_by_name
         self.tools = list(made.values())
         self._runner = runner

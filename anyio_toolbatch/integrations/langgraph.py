@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypedDict
 
 from .. import ToolBatch, ToolRunner
-from ._frameworks import missing, require_asyncio
+from ._frameworks import check_runner, missing, require_asyncio
 
 try:
     from langchain_core.runnables.config import set_config_context
@@ -54,7 +54,8 @@ class ToolBatchNode:
         messages_key: Where the state has its messages.
 
     Raises:
-        ValueError: `options` names a tool that is not among `tools`.
+        TypeError, ValueError: An argument is of the wrong kind, or `options` has something
+            that `Tool` does not take, or names a tool that is not among `tools`.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ToolBatchNode:
         timeout: float | None = None,
         messages_key: str = "messages",
     ) -> None:
+        check_runner(runner, timeout)
         self._runner = runner
         self._timeout = timeout
         self._key = messages_key

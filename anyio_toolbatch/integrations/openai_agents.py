@@ -19,8 +19,8 @@ from typing import Any
 
 from .. import ToolCall, ToolRunner, current_call
 from .._model.tools import kind_of
-from ._frameworks import checked_options, framework_tool, missing, require_asyncio
-from ._options import check_names
+from ._frameworks import framework_tool, missing
+from ._one_by_one import answer_alone, replaced_tools
 
 try:
     from agents import FunctionTool, function_tool
@@ -56,21 +56,17 @@ def runner_tools(
         options: By the name of a tool, options of `Tool` for it, such as ``writes``.
 
     Raises:
-        TypeError, ValueError: `options` has something that `Tool` does not take, or is for
+        TypeError, ValueError: `runner` is none; `options` has something that `Tool` does not take, or is for
             none of the function tools.
     """
-    own = checked_options(options)
-    given: list[Any] = [
-        function_tool(tool) if callable(tool) and not isinstance(tool, FunctionTool) else tool
-        for tool in tools
-    ]
-    check_names(own, [tool.name for tool in given if isinstance(tool, FunctionTool)])
-    return [
-        _on_runner(runner, tool, own.get(tool.name, {}))
-        if isinstance(tool, FunctionTool)
-        else tool
-        for tool in given
-    ]
+    return replaced_tools(
+        runner,
+        tools,
+        options,
+        kind=FunctionTool,
+        make=function_tool,
+        replace=_on_runner,
+    )
 
 
 def _on_runner(runner: ToolRunner, original: Any, options: Mapping[str, Any]) -> Any:
@@ -83,7 +79,6 @@ def _on_runner(runner: ToolRunner, original: Any, options: Mapping[str, Any]) ->
     tool = framework_tool(original.name, run, blocks=_blocks(original), options=options)
 
     async def on_invoke_tool(ctx: Any, arguments: str) -> Any:
-        require_asyncio("the OpenAI Agents SDK")
         invocation = Invocation(ctx, arguments)
         call = ToolCall(
             ctx.tool_call_id, original.name, arguments, tool=tool, metadata=invocation
@@ -91,9 +86,7 @@ def _on_runner(runner: ToolRunner, original: Any, options: Mapping[str, Any]) ->
         if call.parse_error is not None:
             # The tool is to say so itself: it is given the arguments as they are.
             call = ToolCall(call.id, call.name, tool=tool, metadata=invocation)
-        (result,) = await runner.run([call])
-        if result.error is not None and result.reason is None:
-            raise result.error  # the SDK knows what its user wants to be done with it
+        result = await answer_alone("the OpenAI Agents SDK", runner, call)
         return result.text if result.is_error else result.value
 
     replaced = copy.copy(original)

@@ -28,15 +28,9 @@ from typing import Any
 import anyio
 
 from .. import CallHandle, Tool, ToolBatch, ToolCall, ToolResult, ToolRunner, current_call
-from ._frameworks import (
-    InlineExecutor,
-    checked_options,
-    missing,
-    require_asyncio,
-    run_inline,
-)
+from ._frameworks import check_runner, checked_options, missing, require_asyncio
 from ._options import check_names
-from ._worker_executor import WorkerExecutor
+from ._worker_executor import WorkerExecutor, keep_from_pool
 
 try:
     from pydantic_ai import Agent
@@ -108,8 +102,8 @@ class ToolBatches(AbstractCapability[Any]):
         timeout: Seconds that each batch may take, from its first call on.
 
     Raises:
-        TypeError, ValueError: `options` has something that `Tool` does not take. In a run:
-            it names a tool that the agent does not have.
+        TypeError, ValueError: An argument is of the wrong kind, or `options` has something
+            that `Tool` does not take. In a run: it names a tool that the agent does not have.
     """
 
     def __init__(
@@ -119,6 +113,7 @@ class ToolBatches(AbstractCapability[Any]):
         options: Mapping[str, Mapping[str, Any]] | None = None,
         timeout: float | None = None,
     ) -> None:
+        check_runner(runner, timeout)
         self.runner = runner
         self.timeout = timeout
         self._options = checked_options(options)
@@ -267,8 +262,8 @@ async def _run(**_arguments: Any) -> Any:
 
 
 async def _run_blocking(**_arguments: Any) -> Any:
-    with Agent.using_thread_executor(InlineExecutor()):
-        return await run_inline(_call_tool)
+    with Agent.using_thread_executor(WorkerExecutor()):
+        return await keep_from_pool(_call_tool)
 
 
 async def _call_tool() -> Any:

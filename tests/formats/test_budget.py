@@ -284,3 +284,18 @@ def test_mistakes_in_own_functions_are_not_hidden(name: str) -> None:
         render(name, [done("x")], content=lambda _: str(1 / 0))
     with pytest.raises(TypeError, match="spill must return a str"):
         render(name, [done("x" * 99)], max_chars_total=9, spill=lambda _: None)
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ([done("x"), None], "must hold a ToolResult for each call, not NoneType"),
+        (["x"], "must hold a ToolResult for each call, not str"),
+        (done("x"), "must be the results of a batch, not ToolResult"),
+    ],
+)
+def test_what_is_no_result_is_refused(name: str, results: Any, words: str) -> None:
+    """P1: a snapshot in which calls have no result yet is no history to send."""
+    with pytest.raises(TypeError, match=words):
+        RENDER[name](results)

@@ -35,8 +35,8 @@ class Work:
         self.gate = threading.Event()
         self.started: list[str] = []
         self.results: list[ToolResult] = []
-        self.daemons: set[bool] = set()
-        """Whether the threads of `stuck` are such as no exit waits for."""
+        self.daemons: list[bool] = []
+        """Whether the threads that `block` are such as no exit waits for."""
         self._changed: anyio.Event | None = None
 
         def quick(n: int) -> str:
@@ -45,8 +45,7 @@ class Work:
 
         def stuck(n: int) -> str:
             """Block."""
-            self.daemons.add(threading.current_thread().daemon)
-            self.gate.wait(LIVENESS)
+            self.block()
             return f"late {n}"
 
         async def deaf(n: int) -> str:
@@ -77,12 +76,21 @@ class Work:
         if self._changed is not None:
             self._changed.set()
 
-    async def until(self, *, started: int, settled: int) -> None:
-        """Wait until so many calls have begun, and so many ended."""
+    def block(self) -> None:
+        """Wait for the gate, in a worker thread."""
+        self.daemons.append(threading.current_thread().daemon)
+        self.gate.wait(LIVENESS)
+
+    async def until(self, *, started: int, settled: int, blocked: int | None = None) -> None:
+        """Wait until so many calls have begun and ended, and so many, or all stuck, block."""
         with anyio.fail_after(LIVENESS):
             while len(self.started) < started or len(self.results) < settled:
                 self._changed = anyio.Event()
                 await self._changed.wait()
+            if blocked is None:
+                blocked = self.started.count("stuck")
+            while len(self.daemons) < blocked:
+                await anyio.sleep(0.001)  # one is on its way to its thread
 
 
 @contextlib.contextmanager

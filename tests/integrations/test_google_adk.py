@@ -120,7 +120,7 @@ async def test_interrupt_answers_every_call_and_the_agent_goes_on(work: Any) -> 
         ("c2", CUT),
         ("c3", {"result": "quick 4"}),
     ]
-    assert work.daemons == {True}
+    assert set(work.daemons) == {True}
 
 
 async def test_interrupted_and_left_after_the_tools_the_session_has_it_all(
@@ -233,6 +233,13 @@ def test_toolsets_and_the_originals_are_left_alone() -> None:
     assert found[0] is toolset
     assert found[1] is not original
     assert "run_async" not in vars(original)
+
+
+def test_what_is_no_runner_is_an_error_at_once() -> None:
+    """P1: here, and not deep in a run."""
+    runner: Any = framework_work.ToolRunner  # the class
+    with pytest.raises(TypeError, match="runner must be a ToolRunner, not type"):
+        runner_tools(runner, [])
 
 
 def test_options_for_no_tool_are_an_error_at_once() -> None:

@@ -119,7 +119,7 @@ async def test_interrupt_answers_every_call_and_the_agent_goes_on(work: Any) -> 
         ("c2", True, CUT),
         ("c3", False, "quick 4"),
     ]
-    assert work.daemons == {True}
+    assert set(work.daemons) == {True}
 
 
 async def test_interrupt_may_end_the_run_with_its_step(work: Any) -> None:
@@ -170,7 +170,7 @@ async def test_nothing_late_lands(work: Any) -> None:
     """P5: neither in the messages, nor in the agent's state."""
 
     def stuck(n: int) -> dict[str, Any]:
-        work.gate.wait(framework_work.LIVENESS)
+        work.block()
         return {"note": f"late {n}"}
 
     script = Script(("stuck", 1))
@@ -258,7 +258,7 @@ async def test_cut_between_steps_starts_nothing_more(work: Any) -> None:
         return "read"
 
     def stuck(n: int) -> dict[str, Any]:
-        work.gate.wait(framework_work.LIVENESS)
+        work.block()
         return {"note": "late"}
 
     script = Script(("read", 1), ("stuck", 2))
@@ -302,6 +302,19 @@ async def test_options_and_approval_reach_the_calls(work: Any) -> None:
     assert "not today" in script.answers()[0][2]
     assert asked[0].arguments == {"n": 1}
     assert asked[0].tool.writes == ("file",)
+
+
+def test_arguments_of_the_wrong_kind_are_an_error_at_once() -> None:
+    """P1: here, and not deep in a run."""
+    work = framework_work.Work()
+    runner: Any = framework_work.ToolRunner  # the class
+    with pytest.raises(TypeError, match="runner must be a ToolRunner, not type"):
+        ToolBatchHook(runner)
+    with pytest.raises(ValueError, match="timeout must be"):
+        ToolBatchHook(work.runner(), timeout=-1)
+    wrong: Any = "log"
+    with pytest.raises(TypeError, match="on_cut must be a function"):
+        ToolBatchHook(work.runner(), on_cut=wrong)
 
 
 async def test_options_for_no_tool_are_an_error_before_anything_runs(work: Any) -> None:

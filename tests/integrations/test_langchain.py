@@ -116,7 +116,7 @@ async def test_interrupt_answers_every_call_and_the_agent_goes_on(work: Any) -> 
         ("c2", "error"),
         ("c3", "success"),
     ]
-    assert work.daemons == {True}
+    assert set(work.daemons) == {True}
 
 
 async def test_drained_and_interrupted_the_run_ends_with_its_step(work: Any) -> None:
@@ -423,11 +423,25 @@ async def test_results_of_a_step_that_is_not_taken_up_again_are_known(work: Any)
     assert script.answers() == [("c0", "success", "quick 1"), ("c1", "error", NOT_KNOWN)]
 
 
+def test_arguments_of_the_wrong_kind_are_an_error_at_once() -> None:
+    """P1: here, and not deep in a run."""
+    work = framework_work.Work()
+    runner: Any = framework_work.ToolRunner  # the class
+    with pytest.raises(TypeError, match="runner must be a ToolRunner, not type"):
+        ToolBatchMiddleware(runner, work.functions)
+    with pytest.raises(ValueError, match="timeout must be"):
+        ToolBatchMiddleware(work.runner(), work.functions, timeout=-1)
+
+
 def test_options_for_a_tool_that_there_is_not_are_refused() -> None:
     """P6: a misspelled name is no silent loss of a claim."""
     work = framework_work.Work()
     with pytest.raises(ValueError, match="no tool named 'quik'"):
         ToolBatchMiddleware(work.runner(), work.functions, options={"quik": {}})
+    with pytest.raises(TypeError, match=r"options\['quick'\].*'write'"):
+        ToolBatchMiddleware(
+            work.runner(), work.functions, options={"quick": {"write": "file"}}
+        )
 
 
 def test_without_a_loop_it_says_that_it_is_async() -> None:

@@ -121,7 +121,7 @@ async def test_interrupt_answers_every_call_and_the_graph_goes_on(work: Any) -> 
         ("c3", "success", "quick 4"),
     ]
     assert answers[4][:2] == ("c4", "error")
-    assert work.daemons == {True}
+    assert set(work.daemons) == {True}
 
 
 async def cancelled_in_the_batch(graph: Any, work: Any) -> None:
@@ -262,7 +262,7 @@ async def test_two_tools_that_ask_get_each_their_own_answer(work: Any) -> None:
     @tool
     def delete(n: int) -> str:
         """Delete something, in a worker thread."""
-        work.gate.wait(framework_work.LIVENESS)
+        work.block()
         return _if_allowed("delete", n)
 
     @tool
@@ -386,7 +386,7 @@ async def test_nothing_late_is_in_a_stream(work: Any) -> None:
     @tool
     def blocking(n: int, runtime: ToolRuntime) -> str:
         """Write after the stop, from a worker thread."""
-        work.gate.wait(framework_work.LIVENESS)
+        work.block()
         shout_all(runtime)
         return "late"
 
@@ -418,8 +418,8 @@ async def test_nothing_late_is_in_a_stream(work: Any) -> None:
 
     async def streamed(**options: Any) -> list[Any]:
         work.gate.clear()
-        work.started.clear()
-        work.results.clear()
+        for seen in (work.started, work.results, work.daemons):
+            seen.clear()
         script = Waiting(("blocking", 1), ("unwilling", 2), ("quick", 3))
         tools = [blocking, unwilling, *work.functions]
         graph = graph_for(script, work, runner, tools=tools)
@@ -427,7 +427,7 @@ async def test_nothing_late_is_in_a_stream(work: Any) -> None:
         async with anyio.create_task_group() as group:
 
             async def stop() -> None:
-                await work.until(started=3, settled=1)
+                await work.until(started=3, settled=1, blocked=1)
                 await anyio.wait_all_tasks_blocked()
                 runner.interrupt("enough")
 
@@ -517,11 +517,23 @@ async def test_ids_need_not_differ(work: Any) -> None:
     assert len(work.started) == 2
 
 
+def test_arguments_of_the_wrong_kind_are_an_error_at_once() -> None:
+    """P1: here, and not deep in a run."""
+    work = framework_work.Work()
+    runner: Any = framework_work.ToolRunner  # the class
+    with pytest.raises(TypeError, match="runner must be a ToolRunner, not type"):
+        ToolBatchNode(runner, work.functions)
+    with pytest.raises(ValueError, match="timeout must be"):
+        ToolBatchNode(work.runner(), work.functions, timeout=-1)
+
+
 def test_options_for_a_tool_that_there_is_not_are_refused() -> None:
     """P6: a misspelled name is no silent loss of a claim."""
     work = framework_work.Work()
     with pytest.raises(ValueError, match=r"no tool named 'quik'.*known: .*quick"):
         ToolBatchNode(work.runner(), work.functions, options={"quik": {"writes": "file"}})
+    with pytest.raises(TypeError, match=r"options\['quick'\].*'write'"):
+        ToolBatchNode(work.runner(), work.functions, options={"quick": {"write": "file"}})
 
 
 @pytest.mark.parametrize("sent", [[], {"tool_call": {}, "state": {}}])

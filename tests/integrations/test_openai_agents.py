@@ -149,7 +149,7 @@ async def test_interrupt_answers_every_call_and_the_agent_goes_on(work: Any) -> 
         ("c2", CUT),
         ("c3", "quick 4"),
     ]
-    assert work.daemons == {True}
+    assert set(work.daemons) == {True}
 
 
 async def streamed(agent: Any, session: Any) -> Any:
@@ -243,6 +243,21 @@ async def test_a_tool_s_failure_is_its_own(work: Any) -> None:
     assert len([result for result in work.results if result.call.name == "quick"]) == 2
 
 
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit])
+async def test_what_would_end_the_run_is_a_failure_of_its_call(
+    work: Any, error: type[BaseException]
+) -> None:
+    """P8: a task of the SDK that raises one of these takes the event loop with it."""
+
+    async def leave(n: int) -> str:
+        raise error
+
+    script = Script(("leave", 1), ("quick", 2))
+    tools = [leave, *work.functions]
+    await Runner.run(agent_for(script, work, work.runner(), tools=tools), "work")
+    assert script.answers() == [("c0", error.__name__), ("c1", "quick 2")]
+
+
 async def test_what_the_user_wants_of_a_tool_s_exception_is_done(work: Any) -> None:
     """P6: without an error function the SDK ends the run with it, as always."""
     *_, broken, _ = work.functions
@@ -277,6 +292,13 @@ async def test_what_the_user_wants_of_broken_arguments_is_done(
     assert script.answers() == [("c0", "as JSON, please")]
     assert [type(error) for error in seen] == [ModelBehaviorError]
     assert called == []
+
+
+def test_what_is_no_runner_is_an_error_at_once() -> None:
+    """P1: here, and not deep in a run."""
+    runner: Any = framework_work.ToolRunner  # the class
+    with pytest.raises(TypeError, match="runner must be a ToolRunner, not type"):
+        runner_tools(runner, [])
 
 
 def test_options_for_no_tool_are_an_error_at_once() -> None:

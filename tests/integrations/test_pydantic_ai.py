@@ -324,7 +324,7 @@ async def test_plain_functions_run_in_workers_that_no_exit_waits_for(
     work.gate.set()
     await agent.run("work")
     assert script.answers() == [("c0", "success", "late 1")]
-    assert work.daemons == {True}
+    assert set(work.daemons) == {True}
 
 
 async def test_runs_at_once_do_not_mix(work: Any) -> None:
@@ -344,7 +344,7 @@ async def test_runs_at_once_do_not_mix(work: Any) -> None:
 
 def lambda_tool(work: Any) -> Any:
     def echo(n: int) -> str:
-        work.gate.wait(framework_work.LIVENESS)
+        work.block()
         return str(n)
 
     return echo
@@ -427,8 +427,6 @@ async def test_a_toolset_of_one_s_own_runs_on_the_loop_and_its_functions_in_work
 
         async def stop() -> None:
             await work.until(started=2, settled=1)
-            while not work.daemons:
-                await anyio.sleep(0.001)
             runner.interrupt()
 
         group.start_soon(stop)
@@ -436,7 +434,7 @@ async def test_a_toolset_of_one_s_own_runs_on_the_loop_and_its_functions_in_work
     assert not work.gate.is_set()
     assert [answer[:2] for answer in script.answers()] == [("c0", "success"), ("c1", "failed")]
     assert OnItsLoop.loops == [asyncio.get_running_loop()] * 2
-    assert work.daemons == {True}
+    assert set(work.daemons) == {True}
     assert [detached.call.name for detached in runner.statistics().detached] == ["stuck"]
     work.gate.set()
     assert await runner.wait_detached(framework_work.LIVENESS)
@@ -670,6 +668,16 @@ async def test_subclasses_and_their_state_are_kept(work: Any) -> None:
     named = Named(work.runner(), "mine")
     await Agent(script.model, tools=work.functions, capabilities=[named]).run("work")
     assert script.answers() == [("c0", "success", "quick 1")]
+
+
+def test_arguments_of_the_wrong_kind_are_an_error_at_once() -> None:
+    """P1: here, and not deep in a run."""
+    work = framework_work.Work()
+    runner: Any = framework_work.ToolRunner  # the class
+    with pytest.raises(TypeError, match="runner must be a ToolRunner, not type"):
+        ToolBatches(runner)
+    with pytest.raises(ValueError, match="timeout must be"):
+        ToolBatches(work.runner(), timeout=-1)
 
 
 async def test_options_for_no_tool_are_an_error_before_the_model_is_asked(work: Any) -> None:
