@@ -11,7 +11,6 @@ picture goes on while a tool blocks the event loop.
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import time
@@ -28,7 +27,7 @@ from .._model.events import Event
 from .._model.results import Status, ToolResult
 from .._runtime.batch import ToolBatch
 from ._rows import BatchRows, Detached, Row, Rows
-from ._words import describe, name_of, one_line, progress_of
+from ._words import describe, name_of, one_line, progress_of, share_of
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
@@ -177,7 +176,7 @@ def _cells(
     progress = row.progress
     line = _line("running", "")
     if progress is not None:
-        share = progress.progress / progress.total if progress.total else math.nan
+        share = share_of(progress)
         if 0.0 <= share <= 1.0:
             line.append("  ").append_text(draw_bar(round(share * BAR_WIDTH)))
         line.append(f"  {progress_of(progress)}")

@@ -311,14 +311,30 @@ def as_text(text: str, chars: int = NAME_CHARS) -> str:
     Return a text that Perfetto can show, not too long for a label.
 
     It shows what JSON escapes as it is written there, but for quotes: so there may be
-    no character that has to be escaped.
+    no character that has to be escaped. Nor one that turns the text around it, so that
+    it reads as another.
     """
     if len(text) > chars:
         text = f"{text[: chars - 1]}…"
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode("utf-8")
-    return text if text.isprintable() else text.translate(_CONTROL_PICTURES)
+    return text if text.isprintable() else text.translate(_SIGNS)
 
 
-_CONTROL_PICTURES = {**{code: 0x2400 + code for code in range(0x20)}, 0x7F: 0x2421}
-"""Signs that stand for control characters: ␛ for escape."""
+_SIGNS = {
+    **{code: 0x2400 + code for code in range(0x20)},
+    0x7F: 0x2421,
+    **dict.fromkeys(
+        (
+            *range(0x80, 0xA0),
+            *(0x061C, 0x200E, 0x200F, 0x2028, 0x2029),
+            *range(0x202A, 0x202F),
+            *range(0x2066, 0x206A),
+        ),
+        0xFFFD,
+    ),
+}
+"""
+Signs that stand for others: ␛ for escape, � for line separators and for what turns the
+direction of text. (Other invisible ones join letters and emoji, and stay.)
+"""

@@ -43,7 +43,9 @@ __all__ = ("Stall", "StallDetector")
 logger = logging.getLogger(__name__)
 
 LOOKS = 4
-"""How often a loop is asked within the threshold."""
+"""How often a loop is asked within the threshold, at least."""
+LONGEST_PAUSE = 0.25
+"""Between two looks: a detector that comes meanwhile may be less patient."""
 IDLE_SECONDS = 10.0
 """How long the thread stays without a batch: longer than a pause between turns."""
 COMPUTES = 0.1
@@ -155,7 +157,7 @@ class StallDetector:
         if self._on_stall is not None:
             try:
                 self._on_stall(stall)
-            except Exception:
+            except BaseException:  # SystemExit, too, would end the thread for good
                 logger.exception(
                     "on_stall %r failed", self._on_stall, extra=about("hook_failed")
                 )
@@ -199,7 +201,7 @@ class _Watchdog:
 
     def _look(self) -> None:
         loops = set(dict(self.loops).values())
-        interval = min((w.detector.threshold for w in loops), default=0.0) / LOOKS
+        interval = min([LONGEST_PAUSE, *(w.detector.threshold / LOOKS for w in loops)])
         before = time.monotonic()
         time.sleep(interval)
         now = time.monotonic()

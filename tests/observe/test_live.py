@@ -179,6 +179,21 @@ def test_lines_stay_lines_in_any_width(drawn: Any, width: int) -> None:
     assert not any(set(line) & set("\r\n\x1b\u202e") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("progress", "total"),
+    [(10**400, 1), (1, 10**400), (10**400, None), (0.5, 10**400), (10**400, 10**5000)],
+    ids=["done", "total", "alone", "float", "both"],
+)
+def test_any_progress_can_be_drawn(drawn: Any, progress: Any, total: Any) -> None:
+    """A tool's numbers may be larger than a float; none of them ends the picture."""
+    call = ToolCall("id", "a")
+    with LiveView(console=console()) as view:
+        view(CallStarted("batch", call, 0))
+        view(CallProgress("batch", call, 0, progress, total, "done"))
+        (_, line) = drawn(view)
+    assert "done" in line
+
+
 async def test_the_endings_stay_on_the_screen() -> None:
     """How each call ended is written above the picture when its batch is over."""
 

@@ -311,13 +311,27 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
-async def test_what_on_stall_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_is_patient_holds_up_nobody() -> None:
+    """A detector with a long threshold, or none at all, does not make another one slow."""
+    seen = Seen()
+    patient = [StallDetector(float("inf")), StallDetector(1e5)]
+    async with ToolRunner(observers=patient).open_batch():
+        await anyio.sleep(0.05)  # its thread has begun to pause
+        call = ToolCall("1", "blocks")
+        (result,) = await run_batch([call], [seen.blocks], observers=[detector(seen)])
+    assert result.value
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1)])
+async def test_what_on_stall_raises_is_logged(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     """The detector goes on."""
     seen = Seen()
 
     def raises(stall: Stall) -> None:
         seen(stall)
-        raise ValueError("no")
+        raise error
 
     watching = StallDetector(0.05, on_stall=raises)
     for _ in range(2):

@@ -280,13 +280,16 @@ def test_many_loops_feed_one_recorder(checked: Checked) -> None:
     assert events[-1]["name"] == "trace saved" and events[-1]["ts"] == now
 
 
-@pytest.mark.parametrize("name", ["", "\ud800", "a\x00\n\x1b[31m", "é" * 500, '"}]'])
+@pytest.mark.parametrize(
+    "name", ["", "\ud800", "a\x00\n\x1b[31m", "\x9b31m\u202e\u2028", "é" * 500, '"}]']
+)
 async def test_any_name_can_be_shown(name: str, checked: Checked, tmp_path: Path) -> None:
     """Names come from a model; none of them can spoil the file."""
     recorder = TraceRecorder(capture_content=True)
 
     async def echo(text: str) -> str:
-        report_progress(float("inf"), float("inf"), text)
+        report_progress(float("inf"), float("nan"), text)
+        report_progress(10**5000, -(10**400), text)
         return text
 
     await run_batch(
