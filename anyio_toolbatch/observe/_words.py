@@ -13,10 +13,11 @@ from .._model.calls import ToolCall
 from .._model.events import CallProgress
 from .._model.results import Status, ToolResult
 
-__all__ = ("describe", "name_of", "one_line", "progress_of", "share_of")
+__all__ = ("NOTE_WIDTH", "describe", "name_of", "one_line", "progress_of", "share_of")
 
 NAME_WIDTH = 32
 DETAIL_WIDTH = 160
+NOTE_WIDTH = 500
 
 
 def describe(result: ToolResult) -> str:

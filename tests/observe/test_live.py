@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -215,6 +216,23 @@ async def test_the_endings_stay_on_the_screen() -> None:
     assert shown.count("quick") == shown.count("completed in")
 
 
+@pytest.mark.parametrize("width", [20, 40])
+def test_long_names_leave_room_for_the_endings(drawn: Any, width: int) -> None:
+    """In a narrow terminal, too, it is to be seen how a call is going and how it ended."""
+    narrow = console(width, no_color=True)
+    first, second = ToolCall("0", "name" * 10), ToolCall("1", "name" * 10)
+    with LiveView(console=narrow) as view:
+        view(CallStarted("batch", first, 0))
+        (_, line) = drawn(view, width=width)
+        assert width < 40 or ("running" in line and line.endswith(" s"))
+        view(CallSettled("batch", ToolResult(first, 0, Status.COMPLETED)))
+        view(CallSettled("batch", ToolResult(second, 1, Status.FAILED, error=OSError("no"))))
+        view(BatchSettled("batch"))
+    shown = "".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", narrow.file.getvalue()).split())
+    for beginning in ("comp", "fail", "OSE"):
+        assert beginning in shown
+
+
 async def test_leaving_shows_what_no_event_has_told_yet() -> None:
     """An interrupted batch's results are there before observers hear of them."""
     gate = GatedTool(name="deaf")
@@ -256,6 +274,14 @@ class Broken(io.StringIO):
 
     def write(self, text: str) -> int:
         raise BrokenPipeError
+
+
+def test_a_note_is_one_line() -> None:
+    """Plain lines are lines, as those of a picture are."""
+    stream = io.StringIO()
+    with LiveView(file=stream) as view:
+        view.note("to be\n\x1b[2Jseen")
+    assert stream.getvalue() == "to be\\n\\x1b[2Jseen\n"
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
@@ -427,6 +453,73 @@ def in_terminal(tmp_path: Path, program: str, backend: str, **env: str) -> tuple
     guard.cancel()
     os.close(ours)
     return process.wait(), shown.decode()
+
+
+def test_ctrl_c_while_the_block_is_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody will leave that block, so nothing is drawn any more."""
+    start = threading.Thread.start
+    threads = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        threads.append(thread)
+        start(thread)
+        raise KeyboardInterrupt
+
+    out = console()
+    view = LiveView(console=out)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        view.__enter__()
+    assert not threads[0].is_alive()
+    shown = out.file.getvalue()
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h"), "the cursor stayed hidden"
+    monkeypatch.undo()
+    with view:
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_after_fork(tmp_path: Path) -> None:
+    """A child draws nothing, waits for no lock of its parent's, and prints as it would."""
+    program = """
+import io, os, sys, threading
+from rich.console import Console
+from anyio_toolbatch import BatchStarted
+from anyio_toolbatch.observe.live import LiveView
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+sys.stdout = printed = Terminal()
+console = Console(file=Terminal(), force_terminal=True)
+view = LiveView(console=console)
+held, go_on = threading.Event(), threading.Event()
+def hold():
+    with console._lock, view._rows.lock:
+        held.set()
+        go_on.wait(20)
+with view:
+    while sys.stdout is printed:
+        pass
+    threading.Thread(target=hold).start()
+    held.wait(20)
+    pid = os.fork()
+    if not pid:
+        before = console.file.getvalue()
+        print("from the child")
+        view(BatchStarted("batch"))
+        view.note("from the child")
+        view.restore()
+        view.__exit__(None, None, None)
+        told = printed.getvalue() == "from the child\\n"
+        os._exit(0 if told and console.file.getvalue() == before else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    go_on.set()
+sys.exit(code)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
