@@ -37,6 +37,7 @@ from .._runtime.busy_threads import cpu_clock_here
 from .._runtime.hub import Hub, current_hub
 from .._runtime.logs import about
 from .._runtime.loop_carrier import run_on_loop
+from .._runtime.publisher import Publisher
 
 __all__ = ("Stall", "StallDetector")
 
@@ -309,10 +310,15 @@ def _is_our_task(code: CodeType) -> bool:
     return code.co_name == ours.co_name and code.co_filename == ours.co_filename
 
 
+_CALLS_OBSERVERS = (Publisher._call_out.__code__, Publisher._visit.__code__)
+
+
 def _call_in(frame: FrameType) -> CallRecord | None:
-    """Return the innermost call that a stack belongs to."""
+    """Return the innermost call that a stack belongs to; None in an observer."""
     above: FrameType | None = frame
     while above is not None:
+        if above.f_code in _CALLS_OBSERVERS:
+            return None  # in the task of a call, but not its tool's doing
         if _is_our_task(above.f_code):
             record = above.f_locals.get("record")
             return record if isinstance(record, CallRecord) else None

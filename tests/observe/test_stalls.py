@@ -17,7 +17,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from anyio_toolbatch import BatchStarted, Tool, ToolCall, ToolRunner, run_batch
+from anyio_toolbatch import (
+    BatchStarted,
+    CallContext,
+    Event,
+    Tool,
+    ToolCall,
+    ToolRunner,
+    report_progress,
+    run_batch,
+)
 from anyio_toolbatch.observe import stalls
 from anyio_toolbatch.observe.stalls import Stall, StallDetector
 
@@ -133,6 +142,41 @@ async def test_other_code_than_tools() -> None:
     (stall,) = seen.stalls
     assert stall.tool is stall.call is stall.batch_id is None
     assert "test_other_code_than_tools" in stall.stack
+
+
+class Slow:
+    """An observer that blocks the loop at one moment of a call."""
+
+    def __init__(self, seen: Seen, moment: str) -> None:
+        self._seen = seen
+        self._moment = moment
+
+    def __call__(self, event: Event) -> None:
+        if type(event).__name__ == self._moment:
+            self._seen.sync()
+
+    def enter_call(self, context: CallContext) -> None:
+        if self._moment == "enter_call":
+            self._seen.sync()
+
+
+@pytest.mark.parametrize(
+    "moment", ["CallStarted", "enter_call", "CallProgress", "CallSettled"]
+)
+async def test_an_observer_is_no_tool(moment: str) -> None:
+    """It is called in the task of a call, which has nothing to do with how slow it is."""
+    seen = Seen()
+
+    async def innocent() -> None:
+        report_progress(1)
+        await anyio.sleep(0)
+        report_progress(2)
+
+    observers = [detector(seen), Slow(seen, moment)]
+    await run_batch([ToolCall("1", "innocent")], [innocent], observers=observers)
+    (stall,) = seen.stalls
+    assert stall.tool is None
+    assert "in sync" in stall.stack
 
 
 async def test_who_waits_for_long_is_not_blamed() -> None:
