@@ -11,6 +11,8 @@ picture goes on while a tool blocks the event loop.
 
 from __future__ import annotations
 
+import atexit
+import select
 import sys
 import threading
 import time
@@ -296,7 +298,7 @@ class Painter:
     def restore(self) -> None:
         """Give the cursor back, which is hidden while the picture moves; at once."""
         fd = fileno_of(self._console.file)
-        if fd is not None and self._draws:
+        if fd is not None and self._draws and _takes_more(fd):
             try:
                 write_all(fd, SHOW_CURSOR)
             except OSError:
@@ -312,6 +314,8 @@ class Painter:
             redirect_stdout=_is_terminal(sys.stdout),
             redirect_stderr=_is_terminal(sys.stderr),
         )
+        # For who has got a Ctrl-C where nobody would leave the view's block.
+        atexit.register(self.restore)
         try:
             self._draws = True
             live.start()
@@ -328,6 +332,7 @@ class Painter:
         except (Exception, SystemExit):  # noqa: BLE001 - rich leaves where a pipe is broken
             pass  # the terminal is gone, or has no sense: the program goes on
         finally:
+            atexit.unregister(self.restore)
             self._rows.is_read = False
 
     def _paint(self, live: Live) -> None:
@@ -335,6 +340,14 @@ class Painter:
             for item in ended_batch(batch, self._console.width):
                 self._console.print(item)
         live.refresh()
+
+
+def _takes_more(fd: int) -> bool:
+    """Tell whether a write would not have to wait, as for a terminal that is stopped."""
+    try:
+        return bool(select.select([], [fd], [], 0.0)[1])
+    except (OSError, ValueError):  # Windows can tell it of sockets only
+        return True
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

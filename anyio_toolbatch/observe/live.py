@@ -105,7 +105,6 @@ class LiveView:
         traceback: TracebackType | None,
     ) -> None:
         shower, self._shower = self._shower, None
-        _shown.discard(self)
         if shower is not None:
             try:
                 shower.stop()

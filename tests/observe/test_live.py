@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -533,6 +534,42 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(tmp_path: Path, backend: str) -> N
     last = shown[shown.rfind("\x1b[?25l") :]
     assert last.count(", detached") == 3
     assert "interrupted" in shown.splitlines()[-1]
+
+
+NEVER_LEFT = """
+import sys, threading
+from anyio_toolbatch.observe.live import LiveView
+view = LiveView()
+view.__enter__()
+while not view._shower._draws:
+    pass
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_a_block_that_was_never_left(tmp_path: Path) -> None:
+    """A Ctrl-C may come just before the block, or one more while it is left."""
+    code, shown = in_terminal(tmp_path, NEVER_LEFT, "none")
+    assert code == 0
+    assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l"), "the cursor stayed hidden"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_a_stopped_terminal_keeps_no_process(tmp_path: Path) -> None:
+    """P7: the cursor is not waited for where nothing can be written (Ctrl-S)."""
+    ours, theirs = pty.openpty()
+    termios.tcflow(theirs, termios.TCOOFF)
+    environ = {**os.environ, "TERM": "xterm"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", NEVER_LEFT], env=environ, stdout=theirs, stderr=theirs
+    )
+    try:
+        assert process.wait(LIVENESS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(theirs)
+        os.close(ours)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
