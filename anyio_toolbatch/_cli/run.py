@@ -19,6 +19,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -201,7 +202,7 @@ class _TurnRun:
         self._results = results = batch.results
         self.signals.phase = Phase.ANSWERING
         messages = self._turn.messages(results)
-        text = json.dumps(messages, ensure_ascii=False, indent=2) + "\n"
+        text = _ACTIVE.sub(_escaped, json.dumps(messages, ensure_ascii=False, indent=2)) + "\n"
         code = self._write(text) or self._exit_code(batch)
         if self._owns_process:
             watchdog = threading.Timer(LEAVE_SECONDS, self._leave_anyway, [code])
@@ -266,6 +267,14 @@ class _TurnRun:
                 target.write(self._recorder.to_json())
             except OSError as exc:
                 say(f"anyio-toolbatch: {target.name} could not be written: {exc.strerror}")
+
+
+_ACTIVE = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal obeys, or what turns the text around it, and JSON leaves as it is."""
+
+
+def _escaped(char: re.Match[str]) -> str:
+    return f"\\u{ord(char[0]):04x}"
 
 
 async def _stay_awake(batch: ToolBatch) -> None:

@@ -61,6 +61,7 @@ class Signals:
         self._leaving = leaving
         self._stays = stays
         self._count = 0
+        self._is_leaving = False
         self._old: dict[signal.Signals, Any] = {}
         self.first: int | None = None
         """The number of the first signal that came before the answer."""
@@ -106,5 +107,7 @@ class Signals:
             self._leave(128 + number)
 
     def _leave(self, code: int) -> None:
-        self._leaving()
+        if not self._is_leaving:
+            self._is_leaving = True
+            self._leaving()  # may take its time, or hang: then one more goes past it
         os._exit(code)

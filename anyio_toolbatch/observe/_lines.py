@@ -14,7 +14,7 @@ from typing import IO
 from .._files import fileno_of, write_all
 from .._model.events import BatchSettled, CallSettled, CallStarted, Event
 from ._rows import Rows
-from ._words import describe, name_of
+from ._words import NOTE_WIDTH, describe, name_of, one_line
 
 __all__ = ("Lines", "write_line")
 
@@ -54,7 +54,10 @@ class Lines:
 
     def note(self, words: str) -> None:
         """Have a line written; also from a signal handler."""
-        self._put(words)
+        self._put(one_line(words, NOTE_WIDTH))
+
+    def leave_to_parent(self) -> None:
+        """Do nothing: in a forked child nobody writes any more."""
 
     def restore(self) -> None:
         """Do nothing: lines need no tidying."""

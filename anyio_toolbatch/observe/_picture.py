@@ -11,7 +11,8 @@ picture goes on while a tool blocks the event loop.
 
 from __future__ import annotations
 
-import math
+import atexit
+import select
 import sys
 import threading
 import time
@@ -28,7 +29,7 @@ from .._model.events import Event
 from .._model.results import Status, ToolResult
 from .._runtime.batch import ToolBatch
 from ._rows import BatchRows, Detached, Row, Rows
-from ._words import describe, name_of, one_line, progress_of
+from ._words import NOTE_WIDTH, describe, name_of, one_line, progress_of, share_of
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
@@ -57,7 +58,7 @@ class Picture:
         height = options.height or console.size.height
         batches, detached = self._rows.now()
         note = (
-            [Text(one_line(self._rows.note, 500), no_wrap=True, overflow="ellipsis")]
+            [Text(one_line(self._rows.note, NOTE_WIDTH), no_wrap=True, overflow="ellipsis")]
             if self._rows.note
             else []
         )
@@ -65,13 +66,17 @@ class Picture:
         now = time.monotonic()
         let_go = _let_go(detached, max(room // 4, 2), now)
         draw_bar = _ascii_bar if options.ascii_only else _bar
-        yield from _of_batches(batches, room - len(let_go), now, draw_bar)
+        yield from _of_batches(batches, room - len(let_go), options.max_width, now, draw_bar)
         yield from let_go
         yield from note
 
 
 def _of_batches(
-    batches: list[tuple[BatchRows, dict[int, Row]]], room: int, now: float, draw_bar: DrawBar
+    batches: list[tuple[BatchRows, dict[int, Row]]],
+    room: int,
+    columns: int,
+    now: float,
+    draw_bar: DrawBar,
 ) -> Iterator[ConsoleRenderable]:
     """Give a head for each batch, and lines for as many calls as there is room for."""
     shown = batches[: max(room // 3, 1)]
@@ -97,7 +102,7 @@ def _of_batches(
     for place, (batch, rows) in enumerate(shown):
         tool_batch, head = heads[place]
         yield head
-        table = _table(width)
+        table = _table(width, columns)
         for _, at, index in wanted:
             if at == place:
                 waited = now - batch.known_at[index]
@@ -143,13 +148,15 @@ def _name(batch: ToolBatch | None, rows: dict[int, Row], index: int) -> str:
     return "" if batch is None else name_of(batch.calls[index])
 
 
-def _table(name_width: int) -> Table:
+def _table(name_width: int, columns: int) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", style="dim", no_wrap=True, min_width=4)
-    table.add_column(no_wrap=True, min_width=name_width)
-    # Wrapped where there is no room, so that no other column is made narrower; its
-    # texts see to it that they are one line all the same.
-    table.add_column()
+    # However long the names are, there is room for what they do.
+    name_width = min(name_width, max(columns * 2 // 5, 1))
+    table.add_column(no_wrap=True, width=name_width)
+    # Wrapped where there is no room, so that no other column is made narrower; while the
+    # picture moves its texts see to it that they are one line all the same.
+    table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
     return table
 
@@ -177,7 +184,7 @@ def _cells(
     progress = row.progress
     line = _line("running", "")
     if progress is not None:
-        share = progress.progress / progress.total if progress.total else math.nan
+        share = share_of(progress)
         if 0.0 <= share <= 1.0:
             line.append("  ").append_text(draw_bar(round(share * BAR_WIDTH)))
         line.append(f"  {progress_of(progress)}")
@@ -225,14 +232,14 @@ def _let_go(detached: Sequence[Detached], room: int, now: float) -> list[Text]:
     return lines
 
 
-def ended_batch(batch: BatchRows) -> Iterator[ConsoleRenderable]:
-    """Give what stays on the screen of a batch that is over."""
+def ended_batch(batch: BatchRows, columns: int) -> Iterator[ConsoleRenderable]:
+    """Give what stays of a batch that is over, on a screen so many columns wide."""
     rows = sorted(batch.rows.items())
     shown = rows
     if len(rows) > SHOWN_AT_END:
         shown = [item for item in rows if not _has_completed(item[1])][:SHOWN_AT_END]
     width = max((len(name_of(row.call)) for _, row in shown), default=0)
-    table = _table(width)
+    table = _table(width, columns)
     for index, row in shown:
         if row.result is not None:
             words = Text(describe(row.result), style=_style(row.result))
@@ -278,6 +285,12 @@ class Painter:
     def tell(self, event: Event) -> None:
         """Do nothing: the next picture shows it."""
 
+    def leave_to_parent(self) -> None:
+        """Forget that there was a picture; in a forked child, where nobody draws."""
+        # Else what is printed would go through rich, which has locks of its own.
+        sys.stdout = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+        sys.stderr = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+
     def note(self, words: str) -> None:
         """Show a line below all others; also from a signal handler."""
         self._rows.note = words
@@ -285,7 +298,7 @@ class Painter:
     def restore(self) -> None:
         """Give the cursor back, which is hidden while the picture moves; at once."""
         fd = fileno_of(self._console.file)
-        if fd is not None and self._draws:
+        if fd is not None and self._draws and _takes_more(fd):
             try:
                 write_all(fd, SHOW_CURSOR)
             except OSError:
@@ -301,6 +314,8 @@ class Painter:
             redirect_stdout=_is_terminal(sys.stdout),
             redirect_stderr=_is_terminal(sys.stderr),
         )
+        # For who has got a Ctrl-C where nobody would leave the view's block.
+        atexit.register(self.restore)
         try:
             self._draws = True
             live.start()
@@ -317,13 +332,22 @@ class Painter:
         except (Exception, SystemExit):  # noqa: BLE001 - rich leaves where a pipe is broken
             pass  # the terminal is gone, or has no sense: the program goes on
         finally:
+            atexit.unregister(self.restore)
             self._rows.is_read = False
 
     def _paint(self, live: Live) -> None:
         for batch in self._rows.take_settled():
-            for item in ended_batch(batch):
+            for item in ended_batch(batch, self._console.width):
                 self._console.print(item)
         live.refresh()
+
+
+def _takes_more(fd: int) -> bool:
+    """Tell whether a write would not have to wait, as for a terminal that is stopped."""
+    try:
+        return bool(select.select([], [fd], [], 0.0)[1])
+    except (OSError, ValueError):  # Windows can tell it of sockets only
+        return True
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

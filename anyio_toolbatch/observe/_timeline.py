@@ -139,7 +139,7 @@ def _straighten(calls: list[CallNotes]) -> None:
         if batch.cut_at is not None and call.settled_at is not None:
             cut.setdefault(batch.track, []).append(call)
             if call.has_started and call.reason == batch.cut_kind:
-                batch.cut_at = min(batch.cut_at, _started_at(call) + call.ran)
+                batch.cut_at = min(batch.cut_at, _cut_at(call))
     for of_batch in cut.values():
         batch = of_batch[0].batch
         cut_at = batch.cut_at or 0
@@ -147,7 +147,7 @@ def _straighten(calls: list[CallNotes]) -> None:
         for call in of_batch:
             assert call.settled_at is not None
             if call.has_started:
-                ends.append(_started_at(call) + call.ran)
+                ends.append(_cut_at(call))
             elif call.reason == batch.cut_kind:
                 call.settled_at = min(call.settled_at, cut_at)
             else:
@@ -224,7 +224,14 @@ def _started_at(call: CallNotes) -> int:
         guesses.append(call.entered_at)
     if call.left_at is not None and not call.is_detached:
         guesses.append(call.left_at - call.ran)
-    return min(guesses)
+    # A loop may have a clock that jumps, in a test: then it ran in no time, here.
+    return max(min(guesses), call.batch.opened_at)
+
+
+def _cut_at(call: CallNotes) -> int:
+    """Return when a call that had started has ended, or was let go of."""
+    assert call.settled_at is not None
+    return min(_started_at(call) + call.ran, call.settled_at)
 
 
 Phase = tuple[str, int, int | None, dict[str, Any] | None]
@@ -249,7 +256,7 @@ def _phases(call: CallNotes) -> Iterator[Phase]:
         yield ("waiting", answered_at, started_at, more)
     if not call.has_started:
         return
-    cut_at = started_at + call.ran
+    cut_at = _cut_at(call)
     yield ("running", started_at, cut_at, None)
     if call.is_detached:
         yield (
@@ -311,14 +318,30 @@ def as_text(text: str, chars: int = NAME_CHARS) -> str:
     Return a text that Perfetto can show, not too long for a label.
 
     It shows what JSON escapes as it is written there, but for quotes: so there may be
-    no character that has to be escaped.
+    no character that has to be escaped. Nor one that turns the text around it, so that
+    it reads as another.
     """
     if len(text) > chars:
         text = f"{text[: chars - 1]}…"
     if not text.isascii():
         text = text.encode("utf-8", "replace").decode("utf-8")
-    return text if text.isprintable() else text.translate(_CONTROL_PICTURES)
+    return text if text.isprintable() else text.translate(_SIGNS)
 
 
-_CONTROL_PICTURES = {**{code: 0x2400 + code for code in range(0x20)}, 0x7F: 0x2421}
-"""Signs that stand for control characters: ␛ for escape."""
+_SIGNS = {
+    **{code: 0x2400 + code for code in range(0x20)},
+    0x7F: 0x2421,
+    **dict.fromkeys(
+        (
+            *range(0x80, 0xA0),
+            *(0x061C, 0x200E, 0x200F, 0x2028, 0x2029),
+            *range(0x202A, 0x202F),
+            *range(0x2066, 0x206A),
+        ),
+        0xFFFD,
+    ),
+}
+"""
+Signs that stand for others: ␛ for escape, � for line separators and for what turns the
+direction of text. (Other invisible ones join letters and emoji, and stay.)
+"""

@@ -7,14 +7,17 @@ or break the line is shown escaped.
 
 from __future__ import annotations
 
+import math
+
 from .._model.calls import ToolCall
 from .._model.events import CallProgress
 from .._model.results import Status, ToolResult
 
-__all__ = ("describe", "name_of", "one_line", "progress_of")
+__all__ = ("NOTE_WIDTH", "describe", "name_of", "one_line", "progress_of", "share_of")
 
 NAME_WIDTH = 32
 DETAIL_WIDTH = 160
+NOTE_WIDTH = 500
 
 
 def describe(result: ToolResult) -> str:
@@ -43,10 +46,25 @@ def _detail(result: ToolResult) -> str:
 
 def progress_of(event: CallProgress) -> str:
     """Return how far a call says that it is."""
-    share = f"{event.progress:g}"
+    share = _number(event.progress)
     if event.total is not None:
-        share += f"/{event.total:g}"
+        share += f"/{_number(event.total)}"
     return one_line(f"{share} {event.message or ''}".rstrip(), DETAIL_WIDTH)
+
+
+def share_of(event: CallProgress) -> float:
+    """Return which part of it a call says is done; not a number if it doesn't."""
+    try:
+        return event.progress / event.total if event.total else math.nan
+    except OverflowError:  # an int may be larger than a float
+        return math.nan
+
+
+def _number(value: float) -> str:
+    try:
+        return f"{value:g}"
+    except OverflowError:
+        return "(too large)"
 
 
 def name_of(call: ToolCall) -> str:

@@ -7,11 +7,14 @@ Where there is no terminal, or rich is not installed, it writes plain lines.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
+from weakref import WeakSet
 
 from .._model.events import Event
 from .._model.tools import check_seconds
+from .._runtime.backend import after_fork
 from .._runtime.batch import ToolBatch
 from .._runtime.context import CallContext
 from ._lines import Lines
@@ -86,8 +89,13 @@ class LiveView:
                 shower.start()
             except RuntimeError:  # there are no more threads; the program goes on
                 return self
+            except BaseException:  # a Ctrl-C: nobody will leave this block
+                with suppress(RuntimeError):  # it has not started
+                    shower.stop()
+                raise
             self._rows.is_read = True
             self._shower = shower
+            _shown.add(self)
         return self
 
     def __exit__(
@@ -144,6 +152,13 @@ class LiveView:
 
         return Picture(self._rows)
 
+    def _leave_to_parent(self) -> None:
+        """Show nothing: in a forked child, where another thread may have held the lock."""
+        shower, self._shower = self._shower, None
+        self._rows = Rows()
+        if shower is not None:
+            shower.leave_to_parent()
+
     # -- what is told --------------------------------------------------------
 
     def __call__(self, event: Event) -> None:
@@ -184,6 +199,17 @@ class LiveView:
         return None if stream is None else Lines(self._rows, stream)
 
 
+_shown: WeakSet[LiveView] = WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for view in list(_shown):
+        view._leave_to_parent()
+
+
+after_fork(_leave_all_to_parent)
+
+
 class _Shower(Protocol):
     """Shows what the rows say."""
 
@@ -196,6 +222,8 @@ class _Shower(Protocol):
     def note(self, words: str) -> None: ...
 
     def restore(self) -> None: ...
+
+    def leave_to_parent(self) -> None: ...
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import traceback
 from collections import OrderedDict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -30,6 +31,7 @@ from .._core.record import CallRecord
 from .._model.calls import ToolCall
 from .._model.events import CallSettled, Event, LateResultDropped
 from .._model.results import LateResult, ToolResult
+from .._model.tools import check_count, check_flag
 from .._runtime.backend import after_fork
 from .._runtime.context import CallContext
 
@@ -80,7 +82,8 @@ class TelemetryObserver:
 
     Raises:
         ImportError: On import of the module: OpenTelemetry's API is not installed.
-        ValueError: `max_content_chars` is less than 1.
+        TypeError, ValueError: `capture_content` is no bool, or `max_content_chars`
+            no int of at least 1.
 
     Threads:
         Any. A span processor that exports when a span ends would block the event
@@ -95,9 +98,8 @@ class TelemetryObserver:
         capture_content: bool = False,
         max_content_chars: int = 8192,
     ) -> None:
-        if max_content_chars < 1:
-            msg = f"max_content_chars must be at least 1, not {max_content_chars!r}"
-            raise ValueError(msg)
+        check_flag("capture_content", capture_content)
+        check_count("max_content_chars", max_content_chars, minimum=1, optional=False)
         self._tracer = trace.get_tracer(_SCOPE, _version(), tracer_provider)
         self._duration = metrics.get_meter(
             _SCOPE, _version(), meter_provider
@@ -196,7 +198,22 @@ class TelemetryObserver:
         span.set_attribute("gen_ai.tool.call.arguments", self._cut(arguments))
         span.set_attribute("gen_ai.tool.call.result", self._cut(result.text))
         if result.error is not None:
-            span.record_exception(result.error)
+            self._add_error(span, result.error)
+
+    def _add_error(self, span: trace.Span, error: BaseException) -> None:
+        """
+        Add an error as an event.
+
+        Not by `Span.record_exception`: that cuts nothing, can't be sent where there are
+        lone surrogates, and raises what the error's own ``__str__`` does.
+        """
+        lines = traceback.format_exception(error)
+        attributes = {
+            "exception.type": _name_of(error),
+            "exception.message": self._cut(_message_of(error)),
+            "exception.stacktrace": self._cut("".join(lines)),
+        }
+        span.add_event("exception", attributes)
 
     def _cut(self, text: str) -> str:
         return _encodable(text[: self._max_content_chars])
@@ -231,7 +248,7 @@ class TelemetryObserver:
             span.set_attribute("error.type", _name_of(late.error))
             span.set_status(trace.StatusCode.ERROR, _name_of(late.error))
             if self._capture_content:
-                span.record_exception(late.error)
+                self._add_error(span, late.error)
         span.end(now)
 
 
@@ -314,6 +331,13 @@ def _name_of(error: BaseException) -> str:
     if cls.__module__ == "builtins":
         return cls.__qualname__
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - it is the tool's own
+        return "(can't be shown)"
 
 
 def _as_json(value: object) -> str:

@@ -37,13 +37,16 @@ from .._runtime.busy_threads import cpu_clock_here
 from .._runtime.hub import Hub, current_hub
 from .._runtime.logs import about
 from .._runtime.loop_carrier import run_on_loop
+from .._runtime.publisher import Publisher
 
 __all__ = ("Stall", "StallDetector")
 
 logger = logging.getLogger(__name__)
 
 LOOKS = 4
-"""How often a loop is asked within the threshold."""
+"""How often a loop is asked within the threshold, at least."""
+LONGEST_PAUSE = 0.25
+"""Between two looks: a detector that comes meanwhile may be less patient."""
 IDLE_SECONDS = 10.0
 """How long the thread stays without a batch: longer than a pause between turns."""
 COMPUTES = 0.1
@@ -155,7 +158,7 @@ class StallDetector:
         if self._on_stall is not None:
             try:
                 self._on_stall(stall)
-            except Exception:
+            except BaseException:  # SystemExit, too, would end the thread for good
                 logger.exception(
                     "on_stall %r failed", self._on_stall, extra=about("hook_failed")
                 )
@@ -199,7 +202,7 @@ class _Watchdog:
 
     def _look(self) -> None:
         loops = set(dict(self.loops).values())
-        interval = min((w.detector.threshold for w in loops), default=0.0) / LOOKS
+        interval = min([LONGEST_PAUSE, *(w.detector.threshold / LOOKS for w in loops)])
         before = time.monotonic()
         time.sleep(interval)
         now = time.monotonic()
@@ -307,10 +310,15 @@ def _is_our_task(code: CodeType) -> bool:
     return code.co_name == ours.co_name and code.co_filename == ours.co_filename
 
 
+_CALLS_OBSERVERS = (Publisher._call_out.__code__, Publisher._visit.__code__)
+
+
 def _call_in(frame: FrameType) -> CallRecord | None:
-    """Return the innermost call that a stack belongs to."""
+    """Return the innermost call that a stack belongs to; None in an observer."""
     above: FrameType | None = frame
     while above is not None:
+        if above.f_code in _CALLS_OBSERVERS:
+            return None  # in the task of a call, but not its tool's doing
         if _is_our_task(above.f_code):
             record = above.f_locals.get("record")
             return record if isinstance(record, CallRecord) else None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import sys
 import threading
@@ -374,8 +375,11 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _number(value: float) -> float | str:
-    # JSON knows no infinity.
-    return value if abs(value) < float("inf") else str(value)
+    # JSON knows no infinity, its readers no number that a float can't hold.
+    try:
+        return value if math.isfinite(value) else str(value)
+    except OverflowError:
+        return "(too large)"
 
 
 def _process_name() -> str:

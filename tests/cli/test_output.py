@@ -22,6 +22,8 @@ def mark():
     return "done"
 def large():
     return "x" * 1_000_000
+def active():
+    return "\\x1b[31m \\x9b31m \\x7f \\u202e \\u2028 ünïcode 😀"
 """
 
 
@@ -46,6 +48,16 @@ def test_output_takes_the_place_of_standard_output(desk: Any, run: Any) -> None:
     assert (code, out) == (0, "")
     assert contents(desk.folder / "answers.json") == ["done"]
     assert leftovers(desk.folder) == []
+
+
+def test_nothing_in_the_answer_is_active(desk: Any, run: Any) -> None:
+    """What a tool has read somewhere commands no terminal and turns no line; the rest is as is."""
+    desk.turn(desk.openai(("active", {})))
+    _, out, _ = run()
+    assert [char for char in out if not char.isprintable()] == ["\n"] * out.count("\n")
+    assert "ünïcode 😀" in out
+    (message,) = json.loads(out)
+    assert message["content"] == "\x1b[31m \x9b31m \x7f \u202e \u2028 ünïcode 😀"
 
 
 @posix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -78,6 +79,20 @@ def test_a_second_ctrl_c_leaves_an_output_file_as_it_was(desk: Any) -> None:
     assert old.read_text() == "old"
     assert "answers.json is unchanged" in err
     assert {path.name for path in desk.folder.glob("*answers*")} == {"answers.json"}
+
+
+def test_a_third_ctrl_c_does_not_even_wait_for_the_trace(desk: Any) -> None:
+    """P7: who takes the trace may not be there, or be slow; it is not worth a process."""
+    os.mkfifo(desk.folder / "trace.json")  # nobody reads it
+    options = ("--grace", "50", "--trace", "trace.json")
+    command = desk.start(desk.openai(*DEAF_FIRST), TOOLS, *options)
+    command.wait_for("deaf", "started")
+    for words in ("Interrupting", "Left at once"):
+        command.send(signal.SIGINT)
+        command.wait_for(words)
+    command.send(signal.SIGINT)
+    code, out, _ = command.end()
+    assert (code, out) == (130, "")
 
 
 def test_signals_while_the_answer_is_written_let_it_be_completed(desk: Any) -> None:

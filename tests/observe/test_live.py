@@ -6,9 +6,11 @@ import gc
 import io
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -179,6 +181,21 @@ def test_lines_stay_lines_in_any_width(drawn: Any, width: int) -> None:
     assert not any(set(line) & set("\r\n\x1b\u202e") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("progress", "total"),
+    [(10**400, 1), (1, 10**400), (10**400, None), (0.5, 10**400), (10**400, 10**5000)],
+    ids=["done", "total", "alone", "float", "both"],
+)
+def test_any_progress_can_be_drawn(drawn: Any, progress: Any, total: Any) -> None:
+    """A tool's numbers may be larger than a float; none of them ends the picture."""
+    call = ToolCall("id", "a")
+    with LiveView(console=console()) as view:
+        view(CallStarted("batch", call, 0))
+        view(CallProgress("batch", call, 0, progress, total, "done"))
+        (_, line) = drawn(view)
+    assert "done" in line
+
+
 async def test_the_endings_stay_on_the_screen() -> None:
     """How each call ended is written above the picture when its batch is over."""
 
@@ -198,6 +215,23 @@ async def test_the_endings_stay_on_the_screen() -> None:
     assert "ValueError: no such page" in shown
     assert "… 200 more; 200 of 201 completed" in shown
     assert shown.count("quick") == shown.count("completed in")
+
+
+@pytest.mark.parametrize("width", [20, 40])
+def test_long_names_leave_room_for_the_endings(drawn: Any, width: int) -> None:
+    """In a narrow terminal, too, it is to be seen how a call is going and how it ended."""
+    narrow = console(width, no_color=True)
+    first, second = ToolCall("0", "name" * 10), ToolCall("1", "name" * 10)
+    with LiveView(console=narrow) as view:
+        view(CallStarted("batch", first, 0))
+        (_, line) = drawn(view, width=width)
+        assert width < 40 or ("running" in line and line.endswith(" s"))
+        view(CallSettled("batch", ToolResult(first, 0, Status.COMPLETED)))
+        view(CallSettled("batch", ToolResult(second, 1, Status.FAILED, error=OSError("no"))))
+        view(BatchSettled("batch"))
+    shown = "".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", narrow.file.getvalue()).split())
+    for beginning in ("comp", "fail", "OSE"):
+        assert beginning in shown
 
 
 async def test_leaving_shows_what_no_event_has_told_yet() -> None:
@@ -241,6 +275,14 @@ class Broken(io.StringIO):
 
     def write(self, text: str) -> int:
         raise BrokenPipeError
+
+
+def test_a_note_is_one_line() -> None:
+    """Plain lines are lines, as those of a picture are."""
+    stream = io.StringIO()
+    with LiveView(file=stream) as view:
+        view.note("to be\n\x1b[2Jseen")
+    assert stream.getvalue() == "to be\\n\\x1b[2Jseen\n"
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
@@ -414,6 +456,73 @@ def in_terminal(tmp_path: Path, program: str, backend: str, **env: str) -> tuple
     return process.wait(), shown.decode()
 
 
+def test_ctrl_c_while_the_block_is_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody will leave that block, so nothing is drawn any more."""
+    start = threading.Thread.start
+    threads = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        threads.append(thread)
+        start(thread)
+        raise KeyboardInterrupt
+
+    out = console()
+    view = LiveView(console=out)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        view.__enter__()
+    assert not threads[0].is_alive()
+    shown = out.file.getvalue()
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h"), "the cursor stayed hidden"
+    monkeypatch.undo()
+    with view:
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_after_fork(tmp_path: Path) -> None:
+    """A child draws nothing, waits for no lock of its parent's, and prints as it would."""
+    program = """
+import io, os, sys, threading
+from rich.console import Console
+from anyio_toolbatch import BatchStarted
+from anyio_toolbatch.observe.live import LiveView
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+sys.stdout = printed = Terminal()
+console = Console(file=Terminal(), force_terminal=True)
+view = LiveView(console=console)
+held, go_on = threading.Event(), threading.Event()
+def hold():
+    with console._lock, view._rows.lock:
+        held.set()
+        go_on.wait(20)
+with view:
+    while sys.stdout is printed:
+        pass
+    threading.Thread(target=hold).start()
+    held.wait(20)
+    pid = os.fork()
+    if not pid:
+        before = console.file.getvalue()
+        print("from the child")
+        view(BatchStarted("batch"))
+        view.note("from the child")
+        view.restore()
+        view.__exit__(None, None, None)
+        told = printed.getvalue() == "from the child\\n"
+        os._exit(0 if told and console.file.getvalue() == before else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    go_on.set()
+sys.exit(code)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_ctrl_c_leaves_the_terminal_as_it_was(tmp_path: Path, backend: str) -> None:
@@ -425,6 +534,42 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(tmp_path: Path, backend: str) -> N
     last = shown[shown.rfind("\x1b[?25l") :]
     assert last.count(", detached") == 3
     assert "interrupted" in shown.splitlines()[-1]
+
+
+NEVER_LEFT = """
+import sys, threading
+from anyio_toolbatch.observe.live import LiveView
+view = LiveView()
+view.__enter__()
+while not view._shower._draws:
+    pass
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_a_block_that_was_never_left(tmp_path: Path) -> None:
+    """A Ctrl-C may come just before the block, or one more while it is left."""
+    code, shown = in_terminal(tmp_path, NEVER_LEFT, "none")
+    assert code == 0
+    assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l"), "the cursor stayed hidden"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_a_stopped_terminal_keeps_no_process(tmp_path: Path) -> None:
+    """P7: the cursor is not waited for where nothing can be written (Ctrl-S)."""
+    ours, theirs = pty.openpty()
+    termios.tcflow(theirs, termios.TCOOFF)
+    environ = {**os.environ, "TERM": "xterm"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", NEVER_LEFT], env=environ, stdout=theirs, stderr=theirs
+    )
+    try:
+        assert process.wait(LIVENESS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(theirs)
+        os.close(ours)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")

@@ -483,10 +483,50 @@ async def test_content_of_an_error(telemetry: Telemetry) -> None:
     assert attributes_of(span)["gen_ai.tool.call.result"] == "ValueError: secret 4711"
 
 
-def test_bad_options() -> None:
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+async def test_content_of_errors_that_are_hard_to_record(telemetry: Telemetry) -> None:
+    """Each is cut and can be sent; an error that can't be shown costs no span, no measure."""
+
+    def fails(how: str) -> None:
+        raise {
+            "long": ValueError("x" * 1000),
+            "odd": ValueError("\ud800"),
+            "unspeakable": UnspeakableError(),
+        }[how]
+
+    observer = telemetry.observe(capture_content=True, max_content_chars=100)
+    calls = [ToolCall(how, "fails", {"how": how}) for how in ("long", "odd", "unspeakable")]
+    await run_batch(calls, [fails], observers=[observer])
+    assert len(telemetry.spans) == sum(point.count for point in telemetry.durations()) == 3
+    found = {}
+    for span in telemetry.spans:
+        (event,) = span.events
+        attributes = dict(event.attributes or {})
+        assert str(attributes["exception.stacktrace"]).startswith("Traceback")
+        for text in attributes.values():
+            assert len(str(text).encode()) <= 100
+        found[attributes_of(span)["gen_ai.tool.call.id"]] = attributes["exception.message"]
+    assert found["long"] == "x" * 100
+    assert found["odd"] == "?"
+    assert found["unspeakable"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"max_content_chars": 0}, ValueError, "at least 1"),
+        ({"max_content_chars": 1.5}, TypeError, "an int, not float"),
+        ({"capture_content": "no"}, TypeError, "a bool, not str"),
+    ],
+)
+def test_bad_options(options: Any, error: type[Exception], words: str) -> None:
     """A clear error at once."""
-    with pytest.raises(ValueError, match="at least 1"):
-        TelemetryObserver(max_content_chars=0)
+    with pytest.raises(error, match=words):
+        TelemetryObserver(**options)
 
 
 # -- where it is used --------------------------------------------------------

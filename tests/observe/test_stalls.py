@@ -17,7 +17,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from anyio_toolbatch import BatchStarted, Tool, ToolCall, ToolRunner, run_batch
+from anyio_toolbatch import (
+    BatchStarted,
+    CallContext,
+    Event,
+    Tool,
+    ToolCall,
+    ToolRunner,
+    report_progress,
+    run_batch,
+)
 from anyio_toolbatch.observe import stalls
 from anyio_toolbatch.observe.stalls import Stall, StallDetector
 
@@ -133,6 +142,41 @@ async def test_other_code_than_tools() -> None:
     (stall,) = seen.stalls
     assert stall.tool is stall.call is stall.batch_id is None
     assert "test_other_code_than_tools" in stall.stack
+
+
+class Slow:
+    """An observer that blocks the loop at one moment of a call."""
+
+    def __init__(self, seen: Seen, moment: str) -> None:
+        self._seen = seen
+        self._moment = moment
+
+    def __call__(self, event: Event) -> None:
+        if type(event).__name__ == self._moment:
+            self._seen.sync()
+
+    def enter_call(self, context: CallContext) -> None:
+        if self._moment == "enter_call":
+            self._seen.sync()
+
+
+@pytest.mark.parametrize(
+    "moment", ["CallStarted", "enter_call", "CallProgress", "CallSettled"]
+)
+async def test_an_observer_is_no_tool(moment: str) -> None:
+    """It is called in the task of a call, which has nothing to do with how slow it is."""
+    seen = Seen()
+
+    async def innocent() -> None:
+        report_progress(1)
+        await anyio.sleep(0)
+        report_progress(2)
+
+    observers = [detector(seen), Slow(seen, moment)]
+    await run_batch([ToolCall("1", "innocent")], [innocent], observers=observers)
+    (stall,) = seen.stalls
+    assert stall.tool is None
+    assert "in sync" in stall.stack
 
 
 async def test_who_waits_for_long_is_not_blamed() -> None:
@@ -311,13 +355,27 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
-async def test_what_on_stall_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_is_patient_holds_up_nobody() -> None:
+    """A detector with a long threshold, or none at all, does not make another one slow."""
+    seen = Seen()
+    patient = [StallDetector(float("inf")), StallDetector(1e5)]
+    async with ToolRunner(observers=patient).open_batch():
+        await anyio.sleep(0.05)  # its thread has begun to pause
+        call = ToolCall("1", "blocks")
+        (result,) = await run_batch([call], [seen.blocks], observers=[detector(seen)])
+    assert result.value
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1)])
+async def test_what_on_stall_raises_is_logged(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     """The detector goes on."""
     seen = Seen()
 
     def raises(stall: Stall) -> None:
         seen(stall)
-        raise ValueError("no")
+        raise error
 
     watching = StallDetector(0.05, on_stall=raises)
     for _ in range(2):

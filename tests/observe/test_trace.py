@@ -115,6 +115,31 @@ def test_a_turn_that_is_interrupted(clock: Callable[[float], None], checked: Che
     hold_against("interrupted_turn", checked(recorder)["traceEvents"])
 
 
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_loop_with_a_clock_of_its_own(
+    detached: bool, clock: Callable[[float], None], checked: Checked
+) -> None:
+    """Where a test lets hours pass in a moment, a call lies in its batch all the same."""
+    call = ToolCall("id", "sleeps")
+    recorder = TraceRecorder()
+    recorder(BatchStarted("batch-1"))
+    clock(1)
+    recorder.enter_call(context(call, 0, "thread"))
+    clock(1)
+    reason = Reason("batch_timeout") if detached else None
+    status = Status.TIMED_OUT if detached else Status.COMPLETED
+    hours = {"wait_time": 3600.0, "run_time": 7200.0, "detached": detached}
+    if reason is not None:
+        recorder(BatchInterrupted("batch-1", reason))
+    recorder(CallSettled("batch-1", ToolResult(call, 0, status, reason=reason, **hours)))
+    recorder(BatchSettled("batch-1"))
+    clock(1)
+    recorder.leave_call(context(call, 0, "thread"))
+    events = checked(recorder)["traceEvents"]
+    times = [event["ts"] for event in events if event["ph"] in "bne"]
+    assert (min(times), max(times)) == (0, 3000 if detached else 2000)
+
+
 def tracks_of(events: list[dict[str, Any]]) -> list[Any]:
     """What is in a trace, without times and without the order of what is concurrent."""
     tracks: dict[str, list[Any]] = {}
@@ -280,13 +305,16 @@ def test_many_loops_feed_one_recorder(checked: Checked) -> None:
     assert events[-1]["name"] == "trace saved" and events[-1]["ts"] == now
 
 
-@pytest.mark.parametrize("name", ["", "\ud800", "a\x00\n\x1b[31m", "é" * 500, '"}]'])
+@pytest.mark.parametrize(
+    "name", ["", "\ud800", "a\x00\n\x1b[31m", "\x9b31m\u202e\u2028", "é" * 500, '"}]']
+)
 async def test_any_name_can_be_shown(name: str, checked: Checked, tmp_path: Path) -> None:
     """Names come from a model; none of them can spoil the file."""
     recorder = TraceRecorder(capture_content=True)
 
     async def echo(text: str) -> str:
-        report_progress(float("inf"), float("inf"), text)
+        report_progress(float("inf"), float("nan"), text)
+        report_progress(10**5000, -(10**400), text)
         return text
 
     await run_batch(
