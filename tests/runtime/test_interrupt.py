@@ -154,9 +154,7 @@ async def test_completion_on_its_way_counts_as_finished_within_a_grace(
     """P3, P10: also if the grace is shortened then; and the call's place is free again."""
     gate = GatedTool(value="just in time")
     with anyio.fail_after(LIVENESS):
-        async with ToolRunner(
-            [gate.tool], max_concurrency=1, observers=[promises]
-        ) as runner:
+        async with ToolRunner([gate.tool], max_concurrency=1, observers=[promises]) as runner:
             async with runner.open_batch(calls("gated")) as batch:
                 await gate.wait_started()
                 batch.interrupt(grace=LIVENESS * 2)

@@ -115,6 +115,29 @@ async def test_second_interrupt_shortens_the_grace() -> None:
     assert await runner.wait_detached(10)
 
 
+@pytest.mark.parametrize("shortened", [False, True])
+async def test_each_cut_has_its_own_grace(shortened: bool) -> None:
+    """P2, §4.3: calls that were cut one after the other are let go one after the other."""
+    deaf = DeafTool()
+    async with ToolRunner([deaf.tool], interrupt_grace=3) as runner:
+        async with runner.open_batch([ToolCall(str(i), "deaf") for i in range(3)]) as batch:
+            await anyio.sleep(1)
+            batch.cancel("0")
+            await anyio.sleep(1)
+            batch.cancel("1")
+            await anyio.sleep(1)
+            if shortened:
+                batch.interrupt(grace=100)
+                batch.interrupt(grace=1.5)  # now there are three, and two are longer
+            with anyio.move_on_after(20):
+                await batch.wait()
+            batch.interrupt(grace=0)
+        ran = [1 + 3, 2 + 2.5, 3 + 1.5] if shortened else [1 + 3, 2 + 3, 3 + 20]
+        assert [r.run_time for r in batch.results] == pytest.approx(ran, abs=0.1)
+        assert all(r.detached for r in batch.results)
+        deaf.release()
+
+
 async def test_grace_ends_early_when_all_have_ended() -> None:
     """§4.3: a grace is a limit, not a pause."""
     tool = ScriptedTool(sleep(10_000))
