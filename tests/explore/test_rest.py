@@ -88,6 +88,49 @@ async def test_deferred_work_makes_a_step_in_each_pass() -> None:
     assert done == [0, 1, 2, 3, 4]
 
 
+async def test_a_fault_in_deferred_work_strands_nothing_behind_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """P10: nor does one in the mailbox; both are logged."""
+    hub = current_hub()
+    done: list[str] = []
+
+    def broken() -> Iterator[None]:
+        yield
+        raise ValueError
+
+    hub.post(broken_item, None)
+    hub.post(done.append, "item")
+    hub.run_in_slices(broken())
+    with anyio.fail_after(LIVENESS):
+        await hub.chores_until_now()
+        while not done:
+            await anyio.sleep(0.001)
+    assert [r.levelname for r in caplog.records] == ["ERROR", "ERROR"]
+
+
+def broken_item(_: object) -> None:
+    raise ValueError
+
+
+async def test_a_ctrl_c_in_the_mailbox_strands_nothing_behind_it() -> None:
+    """P8: it comes out as what it is; the rest is handled in the next pass."""
+    hub = current_hub()
+    done: list[int] = []
+
+    def broken(_: object) -> None:
+        raise KeyboardInterrupt
+
+    hub._queue.append((broken, None))
+    hub._queue.append((done.append, 1))
+    with pytest.raises(KeyboardInterrupt):
+        hub._drain()
+    with anyio.fail_after(LIVENESS):
+        while not done:
+            await anyio.sleep(0.001)
+    assert done == [1]
+
+
 # -- what is found ----------------------------------------------------------------------
 
 

@@ -642,9 +642,9 @@ def test_break_before_the_leaving_is_asked_for(
     assert runner.statistics().open_batches == 0
 
 
-@pytest.mark.parametrize("drained", [True, False], ids=["after the drain", "before it"])
+@pytest.mark.parametrize("moment", ["after the drain", "before it", "before the post"])
 def test_break_in_the_middle_of_a_post(
-    make: Make, monkeypatch: pytest.MonkeyPatch, drained: bool
+    make: Make, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """P8: it comes out as what it is, and what was posted then and later is handled."""
     runner = make([threading.get_ident])
@@ -656,12 +656,13 @@ def test_break_in_the_middle_of_a_post(
 
     def post_and_be_broken(drain: Callable[[], None]) -> None:
         monkeypatch.undo()
-        backend_post(drain)
-        if drained:
+        if moment != "before the post":
+            backend_post(drain)
+        if moment == "after the drain":
             assert ran.wait(LIVENESS)
         raise KeyboardInterrupt
 
-    if not drained:  # the loop is busy until the break is over
+    if moment == "before it":  # the loop is busy until the break is over
         hub.post(lambda _: (begun.set(), go_on.wait(LIVENESS)), None)
         assert begun.wait(LIVENESS)
     monkeypatch.setattr(hub.backend, "post", post_and_be_broken)

@@ -235,6 +235,39 @@ class Overtaken(set[CallRecord]):
             happens()
 
 
+class TakenWhenSeen(set[CallRecord]):
+    """Start tickets: while the loop looks at one for the n-th time, a worker takes it."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self._looks = looks
+        self._loop = threading.get_ident()
+        self.is_watched = False
+        self.waits = threading.Event()
+        self._seen = threading.Event()
+        self._taken = threading.Event()
+        self.go_on = threading.Event()
+
+    def __contains__(self, record: object) -> bool:
+        is_there = super().__contains__(record)
+        if is_there and self.is_watched and threading.get_ident() == self._loop:
+            self._looks -= 1
+            if self._looks == 0:
+                self._seen.set()
+                assert self._taken.wait(LIVENESS)
+        return is_there
+
+    def remove(self, record: CallRecord) -> None:
+        if threading.get_ident() == self._loop:
+            super().remove(record)
+            return
+        self.waits.set()
+        assert self._seen.wait(LIVENESS)
+        super().remove(record)
+        self._taken.set()
+        assert self.go_on.wait(LIVENESS)
+
+
 class Ends(set[CallRecord]):
     """End tickets: tells when a worker has taken the first."""
 
@@ -345,6 +378,87 @@ async def test_a_stop_is_handled_while_a_worker_is_between_its_tickets(
             assert result.detached is let_go
             assert result.reason is not None and result.reason.kind == kind
             assert await runner.wait_detached(LIVENESS)
+            assert ran == []
+            await none_is_left(runner)
+        finally:
+            go_on.set()
+    promises.check(batch.id, batch.results)
+
+
+@pytest.mark.parametrize(
+    ("stop", "looks"),
+    [("interrupt", 1), ("grace", 1), ("cancel", 1), ("supersede", 1), ("supersede", 2)],
+)
+async def test_a_worker_takes_a_call_while_the_loop_looks_at_it(
+    stop: str, looks: int, promises: PromiseObserver
+) -> None:
+    """P4, P6: who loses the race for the ticket acts as if it had been gone before."""
+    ran: list[str] = []
+    act, kind = STOPS[stop]
+    starts = TakenWhenSeen(looks)
+    tools = {"tool": lambda: ran.append("it"), "next": lambda: "next"}
+    async with ToolRunner(tools, max_threads=1, observers=[promises]) as runner:
+        try:
+            async with runner.open_batch() as batch:
+                batch._engine.tickets.starts = starts
+                handle = batch.submit(ToolCall("0", "tool"))
+                await reached(starts.waits)
+                starts.is_watched = True
+                assert act(batch)
+                let_go = stop in {"interrupt", "cancel"}
+                if let_go:
+                    await handle.wait()
+                else:
+                    await anyio.wait_all_tasks_blocked()
+                    assert handle.result is None
+                starts.go_on.set()
+                with anyio.fail_after(LIVENESS / 2):
+                    await handle.wait()
+            result = batch.results[0]
+            assert (result.status, result.started) == (Status.INTERRUPTED, let_go)
+            assert result.detached is let_go
+            assert result.reason is not None and result.reason.kind == kind
+            assert await runner.wait_detached(LIVENESS)
+            assert ran == []
+            starts.is_watched = False
+            await none_is_left(runner)
+        finally:
+            starts.go_on.set()
+    promises.check(batch.id, batch.results)
+
+
+async def test_a_worker_that_is_held_back_as_the_grace_ends(promises: PromiseObserver) -> None:
+    """P6: the loop has not heard of it yet, and does not tell that the tool has ended."""
+    ran: list[str] = []
+    between = threading.Event()
+    go_on = threading.Event()
+
+    def worker_is_held() -> None:
+        between.set()
+        assert go_on.wait(LIVENESS)
+
+    tools = {"tool": lambda: ran.append("it"), "next": lambda: "next"}
+    async with ToolRunner(
+        tools, max_threads=1, max_concurrency=1, observers=[promises]
+    ) as runner:
+        try:
+            async with runner.open_batch() as batch:
+                tickets = batch._engine.tickets
+                tickets.starts = Overtaken("after", worker_is_held)
+                tickets.ends = ends = Ends()
+                batch.submit(ToolCall("0", "tool"))
+                await reached(between)
+                batch.interrupt(grace=LIVENESS * 2)
+                await anyio.wait_all_tasks_blocked()
+                # The loop is held, and what stops overtakes the worker's message.
+                go_on.set()
+                assert ends.taken.wait(LIVENESS)
+                batch.interrupt(grace=0)
+                with anyio.fail_after(LIVENESS / 2):
+                    await batch.wait()
+            result = batch.results[0]
+            assert (result.status, result.started) == (Status.INTERRUPTED, False)
+            assert not result.detached
             assert ran == []
             await none_is_left(runner)
         finally:

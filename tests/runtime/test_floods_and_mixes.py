@@ -94,6 +94,10 @@ async def test_interrupt_overtakes_what_tools_say() -> None:
             await batch.wait()  # leaving the block would look for itself
             assert len(handled) < 20_000
         gate.open()
+        with anyio.fail_after(LIVENESS):
+            while len(handled) < 20_000:
+                await anyio.sleep(0.001)
+    assert handled == list(range(20_000))  # P1: nothing of it was lost
 
 
 async def test_items_come_after_the_start_of_their_call(promises: PromiseObserver) -> None:

@@ -148,6 +148,29 @@ async def test_completion_on_its_way_counts_as_finished() -> None:
         assert batch.results[0].status is Status.COMPLETED
 
 
+async def test_completion_on_its_way_counts_as_finished_within_a_grace(
+    promises: PromiseObserver,
+) -> None:
+    """P3, P10: also if the grace is shortened then; and the call's place is free again."""
+    gate = GatedTool(value="just in time")
+    with anyio.fail_after(LIVENESS):
+        async with ToolRunner([gate.tool], max_concurrency=1, observers=[promises]) as runner:
+            async with runner.open_batch(calls("gated")) as batch:
+                await gate.wait_started()
+                batch.interrupt(grace=LIVENESS * 2)
+                await anyio.wait_all_tasks_blocked()
+                # The loop is held here, and what stops overtakes the worker's message.
+                gate.open()
+                _block_until(lambda: not batch._engine.tickets.ends)
+                batch.interrupt(grace=0)
+            assert [r.value for r in batch.results] == ["just in time"]
+            assert batch.results[0].status is Status.COMPLETED
+            assert [r.value for r in await runner.run(calls("gated"))] == ["just in time"]
+            counts = runner.statistics()
+            assert (counts.running, counts.running_threads, counts.detached) == (0, 0, ())
+    promises.check(batch.id, batch.results)
+
+
 async def test_nothing_starts_after_the_interrupt(promises: PromiseObserver) -> None:
     """P4, T3: waiting calls never start, nor do calls that are submitted later."""
     gate = GatedTool()
@@ -219,9 +242,10 @@ async def test_interrupt_comes_from_anywhere(from_where: str) -> None:
         gate.open()
 
 
-async def test_second_interrupt_changes_nothing_but_the_grace() -> None:
+@pytest.mark.parametrize("on_interrupt", ["cancel", "keep"])
+async def test_second_interrupt_changes_nothing_but_the_grace(on_interrupt: Any) -> None:
     """P6: the first reason stays; a later interrupt can only shorten the grace."""
-    gate = GatedTool()
+    gate = GatedTool(on_interrupt=on_interrupt)
     with anyio.fail_after(LIVENESS):
         async with ToolRunner([gate.tool]) as runner:
             async with runner.open_batch(calls("gated"), interrupt_grace=600) as batch:

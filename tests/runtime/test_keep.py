@@ -34,6 +34,7 @@ from anyio_toolbatch import (
     report_progress,
     run_command,
 )
+from anyio_toolbatch._runtime.hub import current_hub
 from anyio_toolbatch.testing import PromiseObserver
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "importable"))
@@ -548,15 +549,22 @@ async def test_a_kept_call_may_still_use_its_loop(tmp_path: Path) -> None:
     assert [type(exc) for exc in after] == [CallDetached, CallDetached]
 
 
-@pytest.mark.parametrize("when", ["in its thread", "between", "on the loop"])
+@pytest.mark.parametrize("when", ["in its thread", "leaving", "between", "on the loop"])
 async def test_a_kept_call_leaves_its_thread_for_the_loop(when: str) -> None:
     """P5, P10: wherever the cut meets it, its second half runs, and its thread is free."""
-    in_thread, in_between = threading.Event(), threading.Event()
+    in_thread, is_leaving, in_between = (threading.Event() for _ in range(3))
     may_leave, may_go_on = threading.Event(), threading.Event()
     on_loop, may_end = anyio.Event(), anyio.Event()
+    loop_thread = threading.get_ident()
 
     class Ends(set[Any]):
         """The end tickets; one that is given back shows when a call is in between."""
+
+        def remove(self, record: Any) -> None:
+            super().remove(record)
+            if when == "leaving" and threading.get_ident() != loop_thread:
+                is_leaving.set()
+                assert may_go_on.wait(LIVENESS)
 
         def add(self, record: Any) -> None:
             in_between.set()
@@ -582,6 +590,9 @@ async def test_a_kept_call_leaves_its_thread_for_the_loop(when: str) -> None:
             match when:
                 case "in its thread":
                     await until(in_thread.is_set)
+                case "leaving":
+                    may_leave.set()
+                    await until(is_leaving.is_set)
                 case "between":
                     may_leave.set()
                     await until(in_between.is_set)
@@ -600,6 +611,10 @@ async def test_a_kept_call_leaves_its_thread_for_the_loop(when: str) -> None:
         assert [d.call for d in runner.statistics().detached] == [CALL]
         may_end.set()
         assert (await late.landed()).value == "booked"
+        assert await runner.wait_detached(LIVENESS)
+        state = current_hub().states[runner]
+        await until(lambda: state.lane.is_idle)  # and its place was given up once
+        assert state.left_over() == []
 
 
 # -- it is stopped -----------------------------------------------------------------

@@ -162,6 +162,35 @@ async def test_supersede_and_interrupt_in_one_breath(promises: PromiseObserver) 
     promises.check(batch.id, batch.results)
 
 
+@pytest.mark.parametrize("moment", ["before the first", "after the end"])
+async def test_a_supersede_that_another_thread_has_outrun(
+    moment: str, promises: PromiseObserver
+) -> None:
+    """P6: it had found nothing in its way; by the time it is handled the rest is decided."""
+    held = Held()
+    async with ToolRunner([held.tool("tool")], observers=[promises]) as runner:
+        with anyio.fail_after(LIVENESS):
+            async with runner.open_batch(calls("tool")) as batch:
+                await held.wait_started("id-0")
+                if moment == "before the first":
+                    batch.supersede("first")
+                    batch._engine.cutter.request("superseded", "outrun")
+                    await anyio.wait_all_tasks_blocked()
+                held.end("id-0")
+            told = len(promises.events)
+            if moment == "after the end":
+                batch._engine.cutter.request("superseded", "outrun")
+                await anyio.wait_all_tasks_blocked()
+                assert (batch.reason, len(promises.events)) == (None, told)
+            else:
+                assert batch.reason is not None and batch.reason.message == "first"
+    assert shape(batch.results) == [DONE]
+    assert sum(isinstance(e, BatchInterrupted) for e in promises.events) == (
+        1 if moment == "before the first" else 0
+    )
+    promises.check(batch.id, batch.results)
+
+
 @pytest.mark.parametrize("end", ["batch_timeout", "sibling_failed", "caller_cancelled"])
 async def test_what_else_cuts_a_superseded_batch(end: str, promises: PromiseObserver) -> None:
     """§3.1, §4.3: limits, failures and callers cut what runs on, with their own reasons."""

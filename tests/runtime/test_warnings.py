@@ -148,6 +148,27 @@ async def test_kept_calls_are_meant_to_run_on(caplog: pytest.LogCaptureFixture) 
     assert not of_kind(caplog, "long_detached")
 
 
+@pytest.mark.usefixtures("at_once")
+async def test_what_ends_in_its_grace_was_never_let_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """P6: also if it ends while the cut is on its way to tell it."""
+    gate = anyio.Event()
+
+    async def quick() -> str:
+        await gate.wait()
+        return "done"
+
+    async with ToolRunner([quick], interrupt_grace=LIVENESS) as runner:
+        async with runner.open_batch([ToolCall("0", "quick")]) as batch:
+            await anyio.wait_all_tasks_blocked()
+            batch.interrupt()
+            gate.set()
+        assert batch.results[0].value == "done"
+        await anyio.sleep(NEGATIVE)
+    assert not of_kind(caplog, "long_detached")
+
+
 async def test_what_ends_in_time_is_not_warned_of_and_leaves_no_timer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -115,6 +115,32 @@ async def test_second_interrupt_shortens_the_grace() -> None:
     assert await runner.wait_detached(10)
 
 
+@pytest.mark.parametrize("shortened", [False, True])
+async def test_each_cut_has_its_own_grace(shortened: bool) -> None:
+    """P2, §4.3: calls that were cut one after the other are let go one after the other."""
+    deaf = DeafTool()
+    async with ToolRunner([deaf.tool], interrupt_grace=3) as runner:
+        async with runner.open_batch([ToolCall(str(i), "deaf") for i in range(3)]) as batch:
+            await anyio.sleep(1)
+            batch.cancel("0")
+            await anyio.sleep(1)
+            batch.cancel("1")
+            await anyio.sleep(1)
+            if shortened:
+                batch.interrupt(grace=100)
+                batch.interrupt(grace=1.5)  # now there are three, and two are longer
+            with anyio.move_on_after(20):
+                await batch.wait()
+            batch.interrupt(grace=0)
+        ran = [1 + 3, 2 + 2.5, 3 + 1.5] if shortened else [1 + 3, 2 + 3, 3 + 20]
+        assert [r.run_time for r in batch.results] == pytest.approx(ran, abs=0.1)
+        assert all(r.detached for r in batch.results)
+        kinds = [r.reason.kind for r in batch.results if r.reason is not None]
+        # P6: the first reason of each stays.
+        assert kinds == ["call_cancelled", "call_cancelled", "user_interrupt"]
+        deaf.release()
+
+
 async def test_grace_ends_early_when_all_have_ended() -> None:
     """§4.3: a grace is a limit, not a pause."""
     tool = ScriptedTool(sleep(10_000))
@@ -233,6 +259,25 @@ async def test_nothing_is_left_when_nothing_runs(anyio_backend_name: str) -> Non
     tool = ScriptedTool(sleep(1), timeout=10_000)
     runner = ToolRunner([tool.tool])
     await runner.run([ToolCall("0", "scripted")], timeout=20_000)
+    await assert_nothing_is_left(anyio_backend_name)
+
+
+async def test_no_grace_is_waited_for_where_nothing_has_started(
+    anyio_backend_name: str,
+) -> None:
+    """§4.1, §4.3: a batch whose calls all wait is over at once, timers and all."""
+    tool = ScriptedTool(sleep(1))
+    async with ToolRunner([tool.tool], max_concurrency=1) as runner:
+        async with runner.open_batch([ToolCall("0", "scripted")]):
+            await anyio.wait_all_tasks_blocked()
+            async with runner.open_batch([ToolCall("1", "scripted")]) as waiting:
+                waiting.interrupt(grace=10_000)
+            assert not waiting.results[0].started
+    assert tool.started == 1
+    await assert_nothing_is_left(anyio_backend_name)
+
+
+async def assert_nothing_is_left(anyio_backend_name: str) -> None:
     await anyio.wait_all_tasks_blocked()
     assert [t.name for t in anyio.get_running_tasks() if "toolbatch" in (t.name or "")] == []
     if anyio_backend_name == "asyncio":
