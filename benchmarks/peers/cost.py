@@ -67,7 +67,7 @@ def _measure(kind: Kind, hosts: dict[str, Host], quick: bool) -> dict[str, Any]:
     for count, times in ROUNDS.items():
         rounds = Rounds(2 if quick else times, names)
         for name in rounds:
-            order = {"kind": kind, "count": count, "repeat": REPEAT.get(count, 1)}
+            order: Any = {"kind": kind, "count": count, "repeat": REPEAT.get(count, 1)}
             rounds.add(name, hosts[name].ask("cost", **order)["seconds"])
         found[str(count)] = {
             name: {

@@ -12,7 +12,7 @@ from typing import Any
 from ..report import Report
 from . import cost, leaving, page, stall, stop
 from .crew import Crew
-from .tables import machine_words, tables
+from .tables import machine_words, plain, tables
 
 __all__ = ("measure",)
 
@@ -49,10 +49,9 @@ def measure(
         figures[name] = measure_one(crew, quick)
     machine["load_after"] = os.getloadavg()[0]
     for table in tables(figures).values():
-        report.table(
-            *(table.title, table.head),
-            [[cell.replace("*", "").replace("`", "") for cell in row] for row in table.rows],
-        )
+        report.table(table.title, table.head, [list(map(plain, row)) for row in table.rows])
+        if table.note:
+            print(f"  {plain(table.note)}")
     print(f"\n{machine_words(machine)}")
     if folder is not None:
         page.write(figures, folder)

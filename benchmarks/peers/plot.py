@@ -11,6 +11,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from .roster import OURS, ROSTER
+from .tables import plain
 
 __all__ = ("draw",)
 
@@ -55,7 +56,7 @@ def _panel(axes: Any, kind: str, of_kind: Mapping[str, Any]) -> None:
         if points:
             axes.plot(
                 *zip(*points, strict=True),
-                label=ROSTER[name].title.replace("*", "").replace("`", ""),
+                label=plain(ROSTER[name].title),
                 color=colour,
                 linestyle="--" if ROSTER[name].loop == "trio" else "-",
                 linewidth=2.5 if name in OURS else 1.2,

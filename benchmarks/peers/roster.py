@@ -11,8 +11,6 @@ from .peer import Kind
 
 __all__ = ("OURS", "ROSTER", "Entry")
 
-MEASURES = ("stop", "leaving", "stall", "cost")
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:

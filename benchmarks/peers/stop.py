@@ -2,8 +2,9 @@
 A stop while one of eight blocking calls is at work and the others are done.
 
 How long until the caller has the say again, what is kept, and what comes late. The late
-tool ends `LEFT` seconds after the stop; before it returns it writes, by the peer's own way
-from a thread to the loop, into a list that the next turn has before its eyes.
+tool ends when the results have been read, and at the latest `LEFT` seconds after the stop;
+before it returns it writes, by the peer's own way from a thread to the loop, into a list
+that the next turn has before its eyes.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ async def probe(entry: Entry, left: float) -> dict[str, Any]:
     back = await scene.play(left)
     waited = scene.ended.is_set()
     first = await scene.peer.results()
+    scene.release.set()
     while not scene.ended.is_set():
         await anyio.sleep(0.01)
     await anyio.sleep(SETTLING)

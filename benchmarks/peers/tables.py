@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..report import seconds, times
 from . import cost, leaving, stall, stop
+from .peer import Kind
 from .roster import OURS, ROSTER
 
-__all__ = ("Table", "machine_words", "tables")
+__all__ = ("Table", "machine_words", "plain", "tables")
 
 NOT_RUN = "not run"
 
@@ -20,17 +22,20 @@ class Table:
     title: str
     head: tuple[str, ...]
     rows: list[list[str]]
+    note: str = ""
 
     def markdown(self) -> str:
-        """Return it as Markdown, under its title."""
+        """Return it as Markdown, with its title above and its note below."""
         lines = [self.head, ["---"] * len(self.head), *self.rows]
-        return f"{self.title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        return "\n".join(
+            [f"{self.title}\n", table, *([f"{self.note}\n"] if self.note else [])]
+        )
 
 
 def tables(figures: Mapping[str, Any]) -> dict[str, Table]:
     """Return measure → table; `cost` has one for each kind of tool."""
-    missing: Mapping[str, str] = figures["missing"]
-    return {
+    found = {
         "stop": Table(
             f"A stop while one of {stop.COUNT} blocking calls has {stop.LEFT:.0f} s left and "
             f"{stop.COUNT - 1} are done:",
@@ -42,30 +47,38 @@ def tables(figures: Mapping[str, Any]) -> dict[str, Table]:
                 "late result turns up",
                 "late write lands",
             ),
-            _rows("stop", figures["stop"], missing, _stop_cells, 5),
+            _rows("stop", figures, lambda name: _stop_cells(figures["stop"][name])),
+            _left_out("stop"),
         ),
         "leaving": Table(
             f"The program ends after such a stop, with {leaving.LEFT:.0f} s left:",
             ("", "turn is back after", "event loop closed", "process gone"),
-            _rows("leaving", figures["leaving"], missing, _leaving_cells, 3),
+            _rows("leaving", figures, lambda name: _leaving_cells(figures["leaving"][name])),
+            _left_out("leaving"),
         ),
         "stall": Table(
             f"{stall.COUNT:,} running async calls are stopped:",
             ("", "longest gap between two loop passes", "turn is back after"),
             [
                 ["nothing is stopped", seconds(figures["stall"][stall.ALONE]["longest"]), "–"],
-                *_rows("stall", figures["stall"], missing, _stall_cells, 2),
+                *_rows("stall", figures, lambda name: _stall_cells(figures["stall"][name])),
             ],
+            _left_out("stall"),
         ),
-        **{
-            f"cost-{kind}": Table(
-                f"Time per call, {kind} no-op calls, and its ratio to ours (more than 1: slower):",
-                ("", *(_batch(count) for count in cost.ROUNDS)),
-                _cost_rows(kind, figures["cost"][kind], missing),
-            )
-            for kind in cost.KINDS
-        },
     }
+    for kind in cost.KINDS:
+        found[f"cost-{kind}"] = Table(
+            f"Time per call, {kind} no-op calls, and its ratio to ours (more than 1: slower):",
+            ("", *(_batch(count) for count in cost.ROUNDS)),
+            _rows(
+                "cost",
+                figures,
+                partial(_cost_cells, figures["cost"][kind]),
+                kind,
+            ),
+            _left_out("cost", kind),
+        )
+    return found
 
 
 def machine_words(machine: Mapping[str, Any]) -> str:
@@ -79,16 +92,28 @@ def machine_words(machine: Mapping[str, Any]) -> str:
 
 
 def _rows(
-    measure: str, found: Mapping[str, Any], missing: Mapping[str, str], cells: Any, width: int
+    measure: str,
+    figures: Mapping[str, Any],
+    cells: Callable[[str], list[str]],
+    kind: Kind | None = None,
 ) -> list[list[str]]:
     rows = []
     for name, entry in ROSTER.items():
-        why = missing.get(name) or entry.left_out.get(measure)
-        if why is None:
-            rows.append([entry.title, *cells(found[name])])
-        else:
-            rows.append([entry.title, f"– ({why})", *["–"] * (width - 1)])
-    return rows
+        if measure in entry.left_out or kind not in (None, *entry.kinds):
+            continue
+        why = figures["missing"].get(name)
+        rows.append([entry.title, *(cells(name) if why is None else [f"– ({why})"])])
+    width = max(map(len, rows))
+    return [[*row, *["–"] * (width - len(row))] for row in rows]
+
+
+def _left_out(measure: str, kind: Kind | None = None) -> str:
+    found = [
+        f"{entry.title} ({entry.left_out[measure]})"
+        for entry in ROSTER.values()
+        if measure in entry.left_out and kind in (None, *entry.kinds)
+    ]
+    return f"Left out: {'; '.join(found)}." if found else ""
 
 
 def _stop_cells(found: Mapping[str, Any]) -> list[str]:
@@ -106,32 +131,26 @@ def _stall_cells(found: Mapping[str, Any]) -> list[str]:
     return [seconds(found[what]) for what in ("longest", "back")]
 
 
-def _cost_rows(
-    kind: str, found: Mapping[str, Any], missing: Mapping[str, str]
-) -> list[list[str]]:
-    rows = []
-    for name, entry in ROSTER.items():
-        why = missing.get(name) or entry.left_out.get("cost")
-        if kind not in entry.kinds:
-            continue
-        if why is not None:
-            rows.append([entry.title, f"– ({why})", *["–"] * (len(cost.ROUNDS) - 1)])
-            continue
-        cells = []
-        for count in cost.ROUNDS:
-            figure = found[str(count)].get(name)
-            if figure is None:
-                cells.append(NOT_RUN)
-            elif name in OURS:
-                cells.append(seconds(figure["seconds"]))
-            else:
-                cells.append(f"{seconds(figure['seconds'])}, {times(figure['ratio'])}")
-        rows.append([entry.title, *cells])
-    return rows
+def _cost_cells(found: Mapping[str, Any], name: str) -> list[str]:
+    cells = []
+    for count in cost.ROUNDS:
+        figure = found[str(count)].get(name)
+        if figure is None:
+            cells.append(NOT_RUN)
+        elif name in OURS:
+            cells.append(seconds(figure["seconds"]))
+        else:
+            cells.append(f"{seconds(figure['seconds'])}, {times(figure['ratio'])}")
+    return cells
 
 
 def _batch(count: int) -> str:
     return "1 call" if count == 1 else f"{count:,} calls"
+
+
+def plain(markdown: str) -> str:
+    """Return it without the marks of Markdown."""
+    return markdown.replace("*", "").replace("`", "")
 
 
 def _yes(value: bool) -> str:
