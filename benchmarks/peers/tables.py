@@ -58,7 +58,7 @@ def tables(figures: Mapping[str, Any]) -> dict[str, Table]:
         ),
         "stall": Table(
             f"{stall.COUNT:,} running async calls are stopped:",
-            ("", "longest gap between two loop passes", "turn is back after"),
+            ("", "longest pass of the loop, CPU time", "turn is back after"),
             [
                 ["nothing is stopped", seconds(figures["stall"][stall.ALONE]["longest"]), "–"],
                 *_rows("stall", figures, lambda name: _stall_cells(figures["stall"][name])),
@@ -120,15 +120,20 @@ def _stop_cells(found: Mapping[str, Any]) -> list[str]:
     late = ["it waited"] * 2
     if not found["waited"]:
         late = [_yes(found[what]) for what in ("returns", "writes")]
-    return [seconds(found["back"]), str(found["kept"]), _yes(found["answered"]), *late]
+    return [
+        _unbroken(seconds(found["back"])),
+        str(found["kept"]),
+        _yes(found["answered"]),
+        *late,
+    ]
 
 
 def _leaving_cells(found: Mapping[str, Any]) -> list[str]:
-    return [seconds(found[what]) for what in ("back", "returned", "gone")]
+    return [_unbroken(seconds(found[what])) for what in ("back", "returned", "gone")]
 
 
 def _stall_cells(found: Mapping[str, Any]) -> list[str]:
-    return [seconds(found[what]) for what in ("longest", "back")]
+    return [_unbroken(seconds(found[what])) for what in ("longest", "back")]
 
 
 def _cost_cells(found: Mapping[str, Any], name: str) -> list[str]:
@@ -138,10 +143,16 @@ def _cost_cells(found: Mapping[str, Any], name: str) -> list[str]:
         if figure is None:
             cells.append(NOT_RUN)
         elif name in OURS:
-            cells.append(seconds(figure["seconds"]))
+            cells.append(_unbroken(seconds(figure["seconds"])))
         else:
-            cells.append(f"{seconds(figure['seconds'])}, {times(figure['ratio'])}")
+            pair = seconds(figure["seconds"]), times(figure["ratio"])
+            cells.append(", ".join(map(_unbroken, pair)))
     return cells
+
+
+def _unbroken(figure: str) -> str:
+    """Keep a number and its unit on one line."""
+    return figure.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _batch(count: int) -> str:
