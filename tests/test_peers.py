@@ -106,6 +106,32 @@ def test_the_page_shows_what_was_measured(tmp_path):
         assert (tmp_path / name).read_text("utf-8") == (SHOWN / name).read_text("utf-8")
 
 
+def test_who_was_not_there_is_said_to_be_missing(tmp_path):
+    """No row is made up, and none is dropped."""
+    figures = json.loads((SHOWN / "figures.json").read_text("utf-8"))
+    figures["missing"]["langgraph"] = "langgraph is not installed"
+    for measure in ("stop", "leaving", "stall"):
+        figures[measure].pop("langgraph", None)
+    for counts in figures["cost"].values():
+        for found in counts.values():
+            found.pop("langgraph", None)
+    (tmp_path / "figures.json").write_text(json.dumps(figures), "utf-8")
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.peers.page", str(tmp_path)], check=True, cwd=ROOT
+    )
+    for name in ("stop", "leaving", "stall", "cost-async", "cost-blocking", "readme"):
+        rows = (tmp_path / f"{name}.md").read_text("utf-8").splitlines()
+        (row,) = (row for row in rows if row.startswith("| LangGraph"))
+        assert "langgraph is not installed" in row
+
+
+def test_the_readme_shows_what_was_measured():
+    """Its table is the one that the page's figures give."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    block = readme.split("<!-- figures:begin -->\n")[1].split("<!-- figures:end -->")[0]
+    assert block == (SHOWN / "readme.md").read_text("utf-8")
+
+
 def test_a_wrong_answer_is_an_error():
     """A peer that answers wrongly is refused, with what it answered."""
     order = {"measure": "cost", "options": {"kind": "async", "count": 3, "at_least": 1}}
@@ -118,6 +144,27 @@ def test_a_wrong_answer_is_an_error():
         timeout=120,
     )
     assert "3 calls, and 2 answers" in json.loads(done.stdout.splitlines()[0])["error"]
+
+
+def test_a_process_that_has_ended_is_an_error():
+    """Whoever asks a peer that has died hears of it, and does not wait."""
+    script = """if True:
+        from benchmarks.peers.crew import Crew, PeerError
+        with Crew({}).host("nobody") as host:
+            try:
+                host.ask("cost")
+            except PeerError as exc:
+                print(exc)
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "nobody: it has ended\n"
 
 
 WRONG = """

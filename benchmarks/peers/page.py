@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from .roster import ROSTER
-from .tables import machine_words, tables
+from .tables import machine_words, summary, tables
 
 __all__ = ("FIGURES", "fragments", "write")
 
 FIGURES = "figures.json"
+README = "readme.md"
+"""What the README shows, between its marks; it can't include a file."""
 
 
 def fragments(figures: Mapping[str, Any]) -> dict[str, str]:
     """Return the name of each file → what is in it."""
     found = {f"{name}.md": table.markdown() for name, table in tables(figures).items()}
+    found[README] = summary(figures).markdown()
     found["machine.md"] = f"{machine_words(figures['machine'])}\n"
     found["how.md"] = "".join(
         f"{entry.title}\n: {entry.how}\n\n" for entry in ROSTER.values()

@@ -12,7 +12,7 @@ from . import cost, leaving, stall, stop
 from .peer import Kind
 from .roster import OURS, ROSTER
 
-__all__ = ("Table", "machine_words", "plain", "tables")
+__all__ = ("Table", "machine_words", "plain", "summary", "tables")
 
 NOT_RUN = "not run"
 
@@ -79,6 +79,32 @@ def tables(figures: Mapping[str, Any]) -> dict[str, Table]:
             _left_out("cost", kind),
         )
     return found
+
+
+def summary(figures: Mapping[str, Any]) -> Table:
+    """Return the ends of a turn and of the program, with what is kept, side by side."""
+
+    def cells(name: str) -> list[str]:
+        found = figures["stop"][name]
+        kept = f"{found['kept']} of {stop.COUNT - 1}"
+        if found["waited"]:
+            kept += ", after the wait"
+        return [*_leaving_cells(figures["leaving"][name]), kept, _yes(found["answered"])]
+
+    machine = figures["machine"]
+    return Table(
+        f"A stop while one of {stop.COUNT} blocking calls has {leaving.LEFT:.0f} s left and "
+        f"{stop.COUNT - 1} are done\n({machine['python']}, {machine['cores']} busy cores, medians):",
+        (
+            "",
+            "turn is back after",
+            "event loop closed",
+            "process gone",
+            "kept",
+            "all answered",
+        ),
+        _rows("leaving", figures, cells),
+    )
 
 
 def machine_words(machine: Mapping[str, Any]) -> str:
