@@ -34,16 +34,24 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
     # Text stays text, and equal figures give equal files.
     style = {"svg.fonttype": "none", "svg.hashsalt": "comparison", "font.size": 11}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(7.5, 9.5), layout="constrained")
+        figure = Figure(figsize=(7.5, 10), layout="constrained")
         FigureCanvasSVG(figure)
-        for axes, (kind, of_kind) in zip(
-            figure.subplots(2), figures["cost"].items(), strict=True
-        ):
+        panels = zip(figure.subplots(2), figures["cost"].items(), strict=True)
+        lines: dict[str, Any] = {}
+        for axes, (kind, of_kind) in panels:
             _panel(axes, kind, of_kind)
+            handles, labels = axes.get_legend_handles_labels()
+            lines |= dict(zip(labels, handles, strict=True))
+        figure.legend(
+            *(list(lines.values()), list(lines)),
+            loc="outside lower center",
+            ncols=2,
+            fontsize=9,
+        )
         figure.savefig(path, metadata={"Date": None, "Creator": None})
     # It ends some lines with blanks.
-    lines = path.read_text("utf-8").splitlines()
-    path.write_text("".join(f"{line.rstrip()}\n" for line in lines), "utf-8")
+    text = path.read_text("utf-8").splitlines()
+    path.write_text("".join(f"{line.rstrip()}\n" for line in text), "utf-8")
 
 
 def _panel(axes: Any, kind: str, of_kind: Mapping[str, Any]) -> None:
@@ -69,4 +77,3 @@ def _panel(axes: Any, kind: str, of_kind: Mapping[str, Any]) -> None:
     axes.set_xlabel("calls in a batch")
     axes.set_ylabel("µs per call")
     axes.grid(visible=True, which="major", alpha=0.3)
-    axes.legend(fontsize=8, loc="upper right")
