@@ -30,6 +30,7 @@ from benchmarks import (
     scaling,
 )
 from benchmarks.backends import available
+from benchmarks.peers.measure import MEASURES as OF_PEERS
 from benchmarks.peers.measure import measure as measure_peers
 from benchmarks.report import Report, seconds
 
@@ -57,10 +58,12 @@ WITHOUT_LOOP: dict[str, Callable[[bool, Report], None]] = {
 
 
 PEERS = "peers"
+"""All of what follows."""
+WITH_PEERS = {f"{PEERS}-{name}": name for name in OF_PEERS}
 
 
 def main() -> int:
-    names = [*BENCHMARKS, *WITHOUT_LOOP, PEERS]
+    names = [*BENCHMARKS, *WITHOUT_LOOP, PEERS, *WITH_PEERS]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds: rough figures")
     parser.add_argument("--only", action="append", choices=names, metavar="NAME")
@@ -87,8 +90,12 @@ def main() -> int:
     for name, measure_alone in WITHOUT_LOOP.items():
         if name in wanted:
             measure_alone(options.quick, report)
-    if PEERS in wanted:
-        measure_peers(options.quick, report, dict(options.python), options.docs)
+    of_peers = [
+        name for asked, name in WITH_PEERS.items() if asked in wanted or PEERS in wanted
+    ]
+    if of_peers:
+        pythons = dict(options.python)
+        measure_peers(of_peers, options.quick, report, pythons, options.docs)
     report.summary()
     report.machine()
     print(f"Took {seconds(time.monotonic() - started)}.")

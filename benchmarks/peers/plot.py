@@ -30,7 +30,7 @@ COLOURS = {
 
 
 def draw(figures: Mapping[str, Any], path: Path) -> None:
-    """Draw the time per call over the number of calls, for both kinds of tools."""
+    """Draw the CPU time per call over the number of calls, for both kinds of tools."""
     # Text stays text, and equal figures give equal files.
     style = {"svg.fonttype": "none", "svg.hashsalt": "comparison", "font.size": 11}
     with mpl.rc_context(style):
@@ -57,7 +57,7 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
 def _panel(axes: Any, kind: str, of_kind: Mapping[str, Any]) -> None:
     for name, colour in COLOURS.items():
         points = [
-            (int(count), found[name]["seconds"] * 1e6)
+            (int(count), found[name]["cpu"] * 1e6)
             for count, found in of_kind.items()
             if name in found
         ]
@@ -75,5 +75,5 @@ def _panel(axes: Any, kind: str, of_kind: Mapping[str, Any]) -> None:
     axes.set_yscale("log")
     axes.set_title(f"{kind} no-op calls")
     axes.set_xlabel("calls in a batch")
-    axes.set_ylabel("µs per call")
+    axes.set_ylabel("µs of CPU time per call")
     axes.grid(visible=True, which="major", alpha=0.3)

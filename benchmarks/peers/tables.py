@@ -34,51 +34,66 @@ class Table:
 
 
 def tables(figures: Mapping[str, Any]) -> dict[str, Table]:
-    """Return measure → table; `cost` has one for each kind of tool."""
-    found = {
-        "stop": Table(
-            f"A stop while one of {stop.COUNT} blocking calls has {stop.LEFT:.0f} s left and "
-            f"{stop.COUNT - 1} are done:",
-            (
-                "",
-                "turn is back after",
-                f"kept, of {stop.COUNT - 1}",
-                "every call answered, in order",
-                "late result turns up",
-                "late write lands",
-            ),
-            _rows("stop", figures, lambda name: _stop_cells(figures["stop"][name])),
-            _left_out("stop"),
-        ),
-        "leaving": Table(
-            f"The program ends after such a stop, with {leaving.LEFT:.0f} s left:",
-            ("", "turn is back after", "event loop closed", "process gone"),
-            _rows("leaving", figures, lambda name: _leaving_cells(figures["leaving"][name])),
-            _left_out("leaving"),
-        ),
-        "stall": Table(
-            f"{stall.COUNT:,} running async calls are stopped:",
-            ("", "longest pass of the loop, CPU time", "turn is back after"),
-            [
-                ["nothing is stopped", seconds(figures["stall"][stall.ALONE]["longest"]), "–"],
-                *_rows("stall", figures, lambda name: _stall_cells(figures["stall"][name])),
-            ],
-            _left_out("stall"),
-        ),
-    }
-    for kind in cost.KINDS:
-        found[f"cost-{kind}"] = Table(
-            f"Time per call, {kind} no-op calls, and its ratio to ours (more than 1: slower):",
-            ("", *(_batch(count) for count in cost.ROUNDS)),
-            _rows(
-                "cost",
-                figures,
-                partial(_cost_cells, figures["cost"][kind]),
-                kind,
-            ),
-            _left_out("cost", kind),
-        )
+    """Return measure → table, of what was measured; `cost` has one for each kind of tool."""
+    found = {name: make(figures) for name, make in _TABLES.items() if name in figures}
+    if "cost" in figures:
+        found |= {f"cost-{kind}": _cost_table(kind, figures) for kind in cost.KINDS}
     return found
+
+
+def _stop_table(figures: Mapping[str, Any]) -> Table:
+    return Table(
+        f"A stop while one of {stop.COUNT} blocking calls has {stop.LEFT:.0f} s left and "
+        f"{stop.COUNT - 1} are done:",
+        (
+            "",
+            "turn is back after",
+            f"kept, of {stop.COUNT - 1}",
+            "every call answered, in order",
+            "late result turns up",
+            "late write lands",
+        ),
+        _rows("stop", figures, lambda name: _stop_cells(figures["stop"][name])),
+        _left_out("stop"),
+    )
+
+
+def _leaving_table(figures: Mapping[str, Any]) -> Table:
+    return Table(
+        f"The program ends after such a stop, with {leaving.LEFT:.0f} s left:",
+        ("", "turn is back after", "event loop closed", "process gone"),
+        _rows("leaving", figures, lambda name: _leaving_cells(figures["leaving"][name])),
+        _left_out("leaving"),
+    )
+
+
+def _stall_table(figures: Mapping[str, Any]) -> Table:
+    alone = _unbroken(seconds(figures["stall"][stall.ALONE]["longest"]))
+    return Table(
+        f"{stall.COUNT:,} running async calls are stopped:",
+        ("", "longest pass of the loop, CPU time", "turn is back after"),
+        [
+            ["nothing is stopped", alone, "–"],
+            *_rows("stall", figures, lambda name: _stall_cells(figures["stall"][name])),
+        ],
+        _left_out("stall"),
+    )
+
+
+def _cost_table(kind: Kind, figures: Mapping[str, Any]) -> Table:
+    return Table(
+        f"CPU time per call, {kind} no-op calls, and its ratio to ours (more than 1: dearer):",
+        ("", *(_batch(count) for count in cost.ROUNDS)),
+        _rows("cost", figures, partial(_cost_cells, figures["cost"][kind]), kind),
+        _left_out("cost", kind),
+    )
+
+
+_TABLES: dict[str, Callable[[Mapping[str, Any]], Table]] = {
+    "stop": _stop_table,
+    "leaving": _leaving_table,
+    "stall": _stall_table,
+}
 
 
 def summary(figures: Mapping[str, Any]) -> Table:
@@ -110,10 +125,10 @@ def summary(figures: Mapping[str, Any]) -> Table:
 def machine_words(machine: Mapping[str, Any]) -> str:
     """Return what all was measured on, as a sentence."""
     packages = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    loads = [load for pair in machine["loads"].values() for load in pair]
     return (
-        f"{machine['python']}, {machine['system']}, {machine['cores']} cores, load average "
-        f"{machine['load']:.1f} at the start and {machine['load_after']:.1f} at the end; "
-        f"{packages}."
+        f"{machine['python']}, {machine['system']}, {machine['cores']} cores with a load "
+        f"average of {min(loads):.0f} to {max(loads):.0f}; {packages}."
     )
 
 
@@ -169,9 +184,9 @@ def _cost_cells(found: Mapping[str, Any], name: str) -> list[str]:
         if figure is None:
             cells.append(NOT_RUN)
         elif name in OURS:
-            cells.append(_unbroken(seconds(figure["seconds"])))
+            cells.append(_unbroken(seconds(figure["cpu"])))
         else:
-            pair = seconds(figure["seconds"]), times(figure["ratio"])
+            pair = seconds(figure["cpu"]), times(figure["ratio"])
             cells.append(", ".join(map(_unbroken, pair)))
     return cells
 
