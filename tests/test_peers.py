@@ -125,6 +125,33 @@ def test_who_was_not_there_is_said_to_be_missing(tmp_path):
         assert "langgraph is not installed" in row
 
 
+def test_one_measure_alone_is_written_without_the_others(tmp_path):
+    """A table can be measured anew; what was not measured is not written."""
+    figures = json.loads((SHOWN / "figures.json").read_text("utf-8"))
+    for measure in ("stop", "leaving", "cost"):
+        del figures[measure]
+    (tmp_path / "figures.json").write_text(json.dumps(figures), "utf-8")
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.peers.page", str(tmp_path)], check=True, cwd=ROOT
+    )
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == ["figures.json", "how.md", "machine.md", "stall.md"]
+
+
+def test_rough_figures_are_not_written_down(tmp_path):
+    """They are refused before anything is measured."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--quick", "--docs", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "--docs is for whole runs" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_readme_shows_what_was_measured():
     """Its table is the one that the page's figures give."""
     readme = (ROOT / "README.md").read_text("utf-8")
