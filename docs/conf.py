@@ -30,7 +30,14 @@ extensions = [
     "state_diagram",
     "unreleased",
 ]
-exclude_patterns = ["_build", "_ext", "changelog.d", "examples", "pictures"]
+exclude_patterns = [
+    "_build",
+    "_ext",
+    "changelog.d",
+    "examples",
+    "explanation/comparison",  # what the page of that name includes
+    "pictures",
+]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 

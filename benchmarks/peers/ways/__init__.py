@@ -1,0 +1,1 @@
+"""One way to run a batch of calls in each file; none imports what another one needs."""
