@@ -153,7 +153,6 @@ def telemetry(session: nox.Session) -> None:
     install_group(session, "tests", ".[otel]", api, api.replace("-api", "-sdk"))
     session.run("pytest", "tests/observe/test_otel.py", *session.posargs)
     session.run("pytest", "tests/test_examples.py", "-k", "telemetry_spans")
-    session.run("python", "-m", "benchmarks", "--only", "observers", "--quick")
 
 
 @nox.session

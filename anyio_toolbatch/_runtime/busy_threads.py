@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import Any
 
 from .._core.record import CallRecord
-from .logs import about
+from .logs import about, names_of
 
 __all__ = ("BusyThreads", "cpu_clock_here")
 
@@ -113,7 +113,7 @@ def _warn(records: list[CallRecord], share: float) -> None:
         "%d detached calls (%s) keep computing in threads, and slow down everything else: "
         "they take %.0f %% of a processor. Only a process can be ended: runs_in='process'",
         len(records),
-        ", ".join(extra["tools"]),
+        names_of(records),
         share * 100,
         extra=extra,
     )

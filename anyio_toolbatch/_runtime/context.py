@@ -283,8 +283,10 @@ class CancelHook:
             self._context.run(self._callback)
         except BaseException:
             logger.exception(
-                "on_cancel callback of call %r failed",
-                self._record.call,
+                "on_cancel callback of call %d (%r) of %s failed",
+                self._record.index,
+                self._record.call.name,
+                self._record.batch.id,
                 extra=about("hook_failed", [self._record]),
             )
 

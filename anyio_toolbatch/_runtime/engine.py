@@ -595,7 +595,9 @@ class BatchEngine:
         """A call that was let go has ended after all: the fence."""
         ending = self.ledger.endings[record.index]
         if ending is None or not ending.detached:
-            logger.error("call %r of %s ended twice", record.call, self.id)
+            logger.error(
+                "call %d (%r) of %s ended twice", record.index, record.call.name, self.id
+            )
             return
         value, error = record.value, record.error
         record.value = record.error = None

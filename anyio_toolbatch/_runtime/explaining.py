@@ -89,7 +89,8 @@ def _wait_of(record: CallRecord) -> Wait:
 
 def _if_admitted(record: CallRecord, line: str) -> str:
     """Return what a call waits for that may start, as far as we are concerned."""
-    is_elsewhere = record.tool.carrier == "executor" and record.is_admitted
+    tool = record.tool  # none as long as it is being taken in
+    is_elsewhere = tool is not None and tool.carrier == "executor" and record.is_admitted
     return "executor" if is_elsewhere else line
 
 

@@ -43,8 +43,7 @@ def about(kind: str, calls: Iterable[HasCall] = (), **more: object) -> dict[str,
 
 
 def names_of(calls: Iterable[HasCall]) -> str:
-    """Name the tools of these calls, and how often each is meant."""
+    """Name the tools of these calls, and how often each is meant; on one line."""
     counts = Counter(item.call.name for item in calls)
-    return ", ".join(
-        name if count == 1 else f"{name} ×{count}" for name, count in counts.items()
-    )
+    names = ((name if name.isprintable() else repr(name), n) for name, n in counts.items())
+    return ", ".join(name if count == 1 else f"{name} ×{count}" for name, count in names)

@@ -7,6 +7,7 @@ import logging
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,11 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 import anyio_toolbatch
-from anyio_toolbatch import Tool, ToolCall, ToolRunner, run_batch
+from anyio_toolbatch import Tool, ToolCall, ToolRunner, on_cancel, run_batch
 from anyio_toolbatch._runtime import blocked_loop, cancellation, long_detached
 from anyio_toolbatch._runtime.hub import current_hub
 from anyio_toolbatch._runtime.logs import about
@@ -320,6 +322,34 @@ async def test_the_step_around_an_eager_task_is_not_blamed(
 
 
 # -- all of them -------------------------------------------------------------
+
+
+async def test_no_log_has_arguments_and_no_name_breaks_its_line(
+    at_once: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P6: what a model writes is no log line, and what it was told is nobody else's."""
+    gate = threading.Event()
+    begun = threading.Semaphore(0)
+
+    def wait(password: str) -> None:
+        on_cancel(lambda: 1 / 0)
+        begun.release()
+        gate.wait(LIVENESS)
+
+    name = "wait\nERROR a line of its own\x1b[31m"
+    calls = [ToolCall(str(n), name, {"password": "hunter2"}, tool=wait) for n in range(3)]
+    async with ToolRunner([], max_detached=3) as runner:
+        async with runner.open_batch(calls) as batch:
+            for _ in calls:
+                await anyio.to_thread.run_sync(begun.acquire)
+            batch.interrupt()
+        await warned(caplog, "long_detached")
+        await runner.run([])  # and looks how many are detached
+        gate.set()
+    kinds = {getattr(record, "kind", None) for record in caplog.records}
+    assert {"hook_failed", "long_detached"} <= kinds
+    messages = [record.getMessage() for record in caplog.records]
+    assert not [m for m in messages if "hunter2" in m or not m.isprintable()]
 
 
 def test_quiet_by_default() -> None:

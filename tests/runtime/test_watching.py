@@ -234,6 +234,27 @@ async def test_a_watched_batch_lives_as_long_as_its_detached_calls(way: str) -> 
             gc.enable()
 
 
+@pytest.mark.parametrize("runs_in", ["auto", "executor"])
+async def test_a_call_that_is_still_being_taken_in_can_be_asked_for(
+    runs_in: str, pools: dict[str, Any]
+) -> None:
+    """§3.4: an observer that asks about all calls when the first has failed is answered."""
+    said: list[str] = []
+
+    class Asking(Watching):
+        def __call__(self, event: Event) -> None:
+            batch = self.batches[0]() if self.batches else None
+            if isinstance(event, CallSettled) and batch is not None:
+                waiting = map(batch.waiting_call, range(len(batch.calls)))
+                said.extend(w.waits_for for w in waiting if w is not None)
+
+    tool = Tool(in_a_thread, runs_in=pools["threads"] if runs_in == "executor" else "auto")
+    calls = [ToolCall("0", "unknown"), ToolCall("1", "in_a_thread")]
+    results = await run_batch(calls, [tool], observers=[Asking()])
+    assert [result.status for result in results] == [Status.INVALID, Status.COMPLETED]
+    assert said == ["is about to start"]
+
+
 async def test_a_watched_batch_is_not_kept() -> None:
     """P10: a weak reference to it ends with the batch."""
     watching = Watching()
