@@ -319,9 +319,11 @@ async def test_runner_interrupt_counts_the_open_batches() -> None:
         assert [r.value for r in await runner.run(calls("gated"))] == ["done"]
 
 
-async def test_observers_hear_of_the_cut_after_the_awaiting_code_runs() -> None:
+@pytest.mark.parametrize("how", ["interrupt", "cancel"])
+async def test_observers_hear_of_the_cut_after_the_awaiting_code_runs(how: str) -> None:
     """§4.3: wake first, then the work that grows with the batch."""
     order: list[str] = []
+    count = 3 if how == "interrupt" else 1
 
     def observe(event: Event) -> None:
         if isinstance(event, CallSettled):
@@ -330,15 +332,15 @@ async def test_observers_hear_of_the_cut_after_the_awaiting_code_runs() -> None:
     async with ToolRunner([DeafTool().tool], observers=[observe]) as runner:
         deaf = DeafTool()
         async with runner.open_batch() as batch:
-            for _ in range(3):
+            for _ in range(count):
                 batch.submit(ToolCall("x", "deaf", tool=deaf.tool))
             await anyio.wait_all_tasks_blocked()
-            batch.interrupt()
+            assert batch.interrupt() if how == "interrupt" else batch.cancel("x") == 1
             await batch.wait()
             order.append("awaiting code")
-        await until(lambda: len(order) == 4)
-        assert order == ["awaiting code", "observer", "observer", "observer"]
-        deaf.release()
+        deaf.release()  # else it would hold the loop if what follows failed
+        await until(lambda: len(order) == 1 + count)
+        assert order == ["awaiting code", *["observer"] * count]
 
 
 async def test_interrupt_in_the_middle_of_a_submit() -> None:
