@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -22,6 +25,8 @@ from anyio_toolbatch import (
 )
 from anyio_toolbatch.testing import DeafTool, GatedTool, PromiseObserver
 
+LIVENESS = 20.0  # seconds where milliseconds are meant
+
 ERRORS = [
     ValueError("plain"),
     SystemExit(3),
@@ -32,6 +37,14 @@ ERRORS = [
     BaseExceptionGroup("group", [SystemExit(1), ValueError("inside")]),
     TimeoutError("its own"),
 ]
+
+
+def hold_until(condition: Callable[[], bool]) -> None:
+    """Hold the loop until a worker has come so far; there is no event for it."""
+    deadline = time.monotonic() + LIVENESS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("runs_in", ["sync thread", "sync loop", "async loop", "async thread"])
@@ -101,6 +114,77 @@ async def test_keyboard_interrupt_of_a_tool(carrier: Any, is_async: bool) -> Non
         gate.open()
         with pytest.raises(KeyboardInterrupt):
             await runner.run([ToolCall("2", "bad")])
+
+
+async def test_keyboard_interrupt_out_of_a_generator_keeps_its_items() -> None:
+    """P3: also those that the loop has not heard of when an interrupt finds its end."""
+    gate = GatedTool()
+
+    def items() -> Iterator[int]:
+        gate.tool.func()
+        yield 1
+        yield 2
+        raise KeyboardInterrupt
+
+    async with ToolRunner([items]) as runner:
+        with pytest.raises(KeyboardInterrupt), anyio.fail_after(LIVENESS):
+            async with runner.open_batch([ToolCall("0", "items")]) as batch:
+                await gate.wait_started()
+                # The loop is held here, and the interrupt overtakes the items.
+                batch.interrupt()
+                gate.open()
+                hold_until(lambda: not batch._engine.tickets.ends)
+        (result,) = batch.results
+        assert isinstance(result.error, KeyboardInterrupt)
+        assert result.partial == [1, 2]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+async def test_nothing_starts_once_a_tool_has_raised_what_ends_the_batch(
+    error: type[BaseException],
+) -> None:
+    """P4: the thread that ran it does not take the next call, however busy the loop is."""
+    started: list[str] = []
+    gate = GatedTool()
+
+    def bad() -> None:
+        gate.tool.func()
+        raise error
+
+    tools = [bad, Tool(lambda: started.append("next"), name="next")]
+    async with ToolRunner(tools, max_threads=1) as runner:
+        batch = None
+        with contextlib.suppress(KeyboardInterrupt), anyio.fail_after(LIVENESS):
+            async with runner.open_batch(
+                [ToolCall("0", "bad"), ToolCall("1", "next")], fail_fast=error is ValueError
+            ) as batch:
+                await gate.wait_started()
+                gate.open()
+                # The loop is held until the thread has looked for more.
+                lane = batch._engine.state.lane
+                hold_until(lambda: lane.attached == 0)
+        assert batch is not None
+        assert started == []
+        assert not batch.results[1].started
+
+
+async def test_a_tool_that_fails_within_its_grace_keeps_its_own_error() -> None:
+    """P3, P6: an answer of its own is what it is, good or bad."""
+
+    async def tidies_up_and_fails() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("while it tidied up")
+
+    async with ToolRunner([tidies_up_and_fails], interrupt_grace=LIVENESS) as runner:
+        with anyio.fail_after(LIVENESS):
+            async with runner.open_batch([ToolCall("0", "tidies_up_and_fails")]) as batch:
+                await anyio.wait_all_tasks_blocked()
+                batch.interrupt()
+    (result,) = batch.results
+    assert (result.status, result.reason) == (Status.FAILED, None)
+    assert isinstance(result.error, ValueError)
 
 
 async def test_foreign_cancellation_harms_no_sibling(anyio_backend_name: str) -> None:

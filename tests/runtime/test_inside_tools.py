@@ -27,6 +27,8 @@ from anyio_toolbatch import (
     report_progress,
     run_batch,
 )
+from anyio_toolbatch._runtime import telling
+from anyio_toolbatch._runtime.hub import current_hub
 from anyio_toolbatch.testing import GatedTool, PromiseObserver
 
 LIVENESS = 20.0
@@ -210,6 +212,42 @@ async def test_on_cancel_unblocks_a_blocking_call() -> None:
         assert await runner.wait_detached(LIVENESS)
     assert len(ran_in) == 1 and ran_in[0] != threading.get_ident()
     assert [x.value for x in late] == ["unblocked"]
+
+
+async def test_callbacks_of_all_batches_share_their_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P10: however many calls are cut, on one loop only so many run at once."""
+    monkeypatch.setattr(telling, "HOOK_THREADS", 1)
+    gate = GatedTool()
+    begun: list[str] = []
+    may_end = threading.Event()
+
+    def callback() -> None:
+        begun.append("it")
+        assert may_end.wait(LIVENESS)
+
+    def tool() -> None:
+        on_cancel(callback)
+        gate.tool.func()
+
+    async with ToolRunner([tool]) as runner:
+        with anyio.fail_after(LIVENESS):
+            for count in (1, 2):
+                async with runner.open_batch([ToolCall("0", "tool")]) as batch:
+                    await gate.wait_started(count)
+                    batch.interrupt()
+                while not begun:
+                    await anyio.sleep(0.001)
+            hub = current_hub()
+            await hub.chores_until_now()
+            lane = hub.shared["hooks"]
+            assert (lane.attached, len(begun)) == (1, 1)
+            may_end.set()
+            while len(begun) < 2:
+                await anyio.sleep(0.001)
+            gate.open()
+            assert await runner.wait_detached(LIVENESS)
 
 
 async def test_on_cancel_is_unregistered_by_leaving_it() -> None:
