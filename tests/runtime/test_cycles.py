@@ -38,6 +38,7 @@ from anyio_toolbatch import (
     report_progress,
     run_batch,
 )
+from anyio_toolbatch._runtime.hub import current_hub
 from anyio_toolbatch.testing import GatedTool
 
 LIVENESS = 20.0  # seconds where milliseconds are meant
@@ -444,6 +445,35 @@ async def test_observers_and_the_late_hook_hear_all_of_a_batch_that_nobody_has()
         BatchSettled,
         *[LateResultDropped] * 2,
     ]
+
+
+async def test_what_was_put_off_comes_before_the_batch_is_taken_apart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """P10: its calls have ended and nobody has it, and some were still to be told."""
+    hub = current_hub()
+    hub.slice_seconds = 0.0  # one of them a pass
+    may_end = anyio.Event()
+
+    async def waits() -> None:
+        with anyio.CancelScope(shield=True):
+            await may_end.wait()
+
+    async with ToolRunner([waits]) as runner:
+        with anyio.fail_after(LIVENESS):
+            async with runner.open_batch(
+                [ToolCall(str(i), "waits") for i in range(20)]
+            ) as batch:
+                await anyio.wait_all_tasks_blocked()
+                batch.interrupt()
+            gone = weakref.ref(batch._engine)
+            may_end.set()
+            del batch
+            await runner.wait_detached()
+            await hub.chores_until_now()
+            while gone() is not None and gone().records:  # type: ignore[union-attr]
+                await anyio.sleep(0.001)
+    assert not caplog.records
 
 
 async def test_the_last_reference_may_be_dropped_in_any_thread() -> None:
