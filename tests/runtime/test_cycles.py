@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import sys
+import threading
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -38,6 +39,7 @@ from anyio_toolbatch import (
     report_progress,
     run_batch,
 )
+from anyio_toolbatch._runtime import disbanding
 from anyio_toolbatch._runtime.hub import current_hub
 from anyio_toolbatch.testing import GatedTool
 
@@ -474,6 +476,30 @@ async def test_what_was_put_off_comes_before_the_batch_is_taken_apart(
             while gone() is not None and gone().records:  # type: ignore[union-attr]
                 await anyio.sleep(0.001)
     assert not caplog.records
+
+
+async def test_a_batch_is_taken_apart_on_its_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P5: though its last reference is dropped in another thread."""
+    where: list[int] = []
+    take_apart = disbanding._disband
+
+    def watched(batch: Any) -> None:
+        where.append(threading.get_ident())
+        take_apart(batch)
+
+    monkeypatch.setattr(disbanding, "_disband", watched)
+    async with ToolRunner([lambda: None]) as runner:
+        async with runner.open_batch() as batch:
+            pass
+        held = [batch]
+        del batch
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join()
+        with anyio.fail_after(LIVENESS):
+            while not where:
+                await anyio.sleep(0.001)
+    assert set(where) == {threading.get_ident()}
 
 
 async def test_the_last_reference_may_be_dropped_in_any_thread() -> None:

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from anyio_toolbatch import (
@@ -102,6 +103,32 @@ async def test_shielded_async_call_is_let_go_at_once() -> None:
             leave.set()
             assert await runner.wait_detached(LIVENESS)
     assert seen == ["left the shield by itself", "cancelled after the shield"]
+
+
+async def test_async_call_that_never_waits_for_anything_is_stopped() -> None:
+    """P2, §4.4: there is nothing to break off, and the cancellation comes in all the same."""
+    begun, left = anyio.Event(), anyio.Event()
+
+    async def busy() -> None:
+        begun.set()
+        try:
+            while not left.is_set():
+                await anyio.lowlevel.checkpoint()
+        except anyio.get_cancelled_exc_class():
+            left.set()
+            raise
+
+    with anyio.fail_after(LIVENESS):
+        async with ToolRunner([busy]) as runner:
+            async with runner.open_batch(calls("busy")) as batch:
+                await begun.wait()
+                batch.interrupt()
+            with anyio.move_on_after(LIVENESS / 4):
+                await left.wait()
+            was_stopped = left.is_set()
+            left.set()  # else it would hold the loop
+            assert was_stopped
+            assert await runner.wait_detached(LIVENESS)
 
 
 async def test_finished_results_are_kept(promises: PromiseObserver) -> None:
@@ -341,6 +368,41 @@ async def test_observers_hear_of_the_cut_after_the_awaiting_code_runs(how: str) 
         deaf.release()  # else it would hold the loop if what follows failed
         await until(lambda: len(order) == 1 + count)
         assert order == ["awaiting code", *["observer"] * count]
+
+
+async def test_each_end_is_told_as_it_comes() -> None:
+    """P3, §3.2: a host persists each result at once; it may not live to see the last."""
+    gate = GatedTool()
+    told: list[int] = []
+    read: list[int] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, CallSettled):
+            told.append(event.result.index)
+
+    tools = [gate.tool, Tool(lambda: "quick", name="quick")]
+    with anyio.fail_after(LIVENESS):
+        async with (
+            ToolRunner(tools, observers=[observe]) as runner,
+            anyio.create_task_group() as tasks,
+            runner.open_batch() as batch,
+        ):
+            batch.submit(ToolCall("0", "gated"))
+            await gate.wait_started()
+
+            async def read_all() -> None:
+                async for event in batch.events():
+                    if isinstance(event, CallSettled):
+                        read.append(event.result.index)
+
+            tasks.start_soon(read_all)
+            await anyio.wait_all_tasks_blocked()  # nothing else is to be told
+            quick = batch.submit(ToolCall("1", "quick"))
+            await quick.wait()
+            await anyio.wait_all_tasks_blocked()
+            assert (told, read) == ([1], [1])
+            gate.open()
+    assert (told, read) == ([1, 0], [1, 0])
 
 
 async def test_interrupt_in_the_middle_of_a_submit() -> None:

@@ -277,6 +277,19 @@ async def test_no_grace_is_waited_for_where_nothing_has_started(
     await assert_nothing_is_left(anyio_backend_name)
 
 
+async def test_nothing_is_left_of_a_call_that_was_let_go(anyio_backend_name: str) -> None:
+    """§4.1: neither what tells it to stop nor what would warn of it, once it has ended."""
+    deaf = DeafTool()
+    async with ToolRunner([deaf.tool]) as runner:
+        async with runner.open_batch([ToolCall("0", "deaf")]) as batch:
+            await anyio.wait_all_tasks_blocked()
+            batch.interrupt()
+        await anyio.sleep(10)
+        deaf.release()
+        assert await runner.wait_detached(10)
+    await assert_nothing_is_left(anyio_backend_name)
+
+
 async def assert_nothing_is_left(anyio_backend_name: str) -> None:
     await anyio.wait_all_tasks_blocked()
     assert [t.name for t in anyio.get_running_tasks() if "toolbatch" in (t.name or "")] == []
