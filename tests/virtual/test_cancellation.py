@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from anyio_toolbatch import ToolCall, ToolRunner
+from anyio_toolbatch import ToolCall, ToolRunner, on_cancel
 from anyio_toolbatch.testing import DeafTool, ScriptedTool, clean_up_for, shielded_for, sleep
 
 
@@ -70,8 +70,20 @@ async def test_own_deadline_in_the_same_moment_does_not_swallow_the_cut() -> Non
         await anyio.sleep(600)
         went_on.append("never cancelled")
 
-    await interrupted(tool, wait=300)
+    await interrupted(tool, wait=4)  # before it is told a second time
     assert went_on == []
+
+
+async def test_own_scope_that_a_callback_cancels_does_not_swallow_the_cut() -> None:
+    """§4.4 case 1: both cancellations are under way when the tool is resumed."""
+
+    async def tool() -> None:
+        with anyio.CancelScope() as scope:
+            on_cancel(scope.cancel)
+            await anyio.sleep(600)
+        await anyio.sleep(600)
+
+    await interrupted(tool, wait=4)  # before it is told a second time
 
 
 async def test_own_deadline_before_the_cut_is_its_own() -> None:
