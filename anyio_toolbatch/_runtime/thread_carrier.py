@@ -51,10 +51,16 @@ class _ThreadCarrier:
         if record.has_thread and state.is_full:
             record.landing = batch.land_refused
             return True
-        if record.tool.carrier == "process" and not self._prepare_process(batch, record):
-            return True
+        # Not looked for in the record later: a call that has been cut before it began
+        # holds up nobody, and its batch may have been taken apart (`disbanding`).
+        process: ProcessCall | None = None
+        if record.tool.carrier == "process":
+            process = self._prepare_process(batch, record)
+            if process is None:
+                return True
         if not begin(batch, record):
-            _give_back(record)
+            if process is not None:
+                process.give_back()
             was_let_go = record.landing == batch.land_late_quietly
             return not was_let_go
         record.cpu_clock = cpu_clock_here()
@@ -73,21 +79,21 @@ class _ThreadCarrier:
             record.value = value
         return end(batch, record)
 
-    def _prepare_process(self, batch: BatchEngine, record: CallRecord) -> bool:
-        """Have a process ready for the call; False if there is none, or no need any more."""
+    def _prepare_process(self, batch: BatchEngine, record: CallRecord) -> ProcessCall | None:
+        """Have a process ready for the call; None if there is none, or no need any more."""
         record.stopper = call = ProcessCall()
         # Either the cut sees whom to kill, or this look sees the cut.
         if batch.refuses(record):
-            return False
+            return None
         try:
             call.prepare(record.tool, record.arguments)
         except CallDetached:
-            return False  # killed by the cut, which has settled the call
+            return None  # killed by the cut, which has settled the call
         except BaseException as exc:  # noqa: BLE001 - that call's failure, whatever it is
             record.error = exc
             record.landing = batch.land_unstartable
-            return False
-        return True
+            return None
+        return call
 
     def _leave_to_loop(self, batch: BatchEngine, record: CallRecord, value: Any) -> bool:
         """
@@ -217,12 +223,6 @@ def report(record: CallRecord) -> None:
             # all late ends are in the mailbox.
             record.reported = True
             batch.state.account.strike(record)
-
-
-def _give_back(record: CallRecord) -> None:
-    """Free what was prepared for a call that will not begin."""
-    if isinstance(record.stopper, ProcessCall):
-        record.stopper.give_back()
 
 
 class _HookCarrier:

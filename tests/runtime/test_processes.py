@@ -308,6 +308,30 @@ async def test_cut_before_the_start_has_had_no_effects(tmp_path: Path) -> None:
         await until(lambda: not processes._all)
 
 
+async def test_loaded_behind_its_batch_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P10: a call that is ready just when nobody knows its batch any more gives its worker back."""
+    loaded, gate = threading.Event(), threading.Event()
+    prepare = processes.ProcessCall.prepare
+
+    def prepare_and_wait(self: processes.ProcessCall, *args: Any) -> None:
+        prepare(self, *args)
+        loaded.set()
+        assert gate.wait(LIVENESS)
+
+    monkeypatch.setattr(processes.ProcessCall, "prepare", prepare_and_wait)
+    async with ToolRunner() as runner:
+        async with runner.open_batch([call(tools.works)]) as batch:
+            assert await anyio.to_thread.run_sync(loaded.wait, LIVENESS)
+            batch.interrupt()
+        assert not batch.results[0].started
+        del batch  # and with it what the library keeps of it
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+        await until(lambda: not processes._all)
+
+
 async def test_grace_lets_it_give_its_own_answer(tmp_path: Path) -> None:
     """P3: within the grace nothing is killed."""
     pipe = tmp_path / "pipe"
