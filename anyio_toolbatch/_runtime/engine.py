@@ -464,6 +464,8 @@ class BatchEngine:
 
     def land_unstartable(self, record: CallRecord) -> None:
         """A worker has found that a call can't be started."""
+        if self.ledger.is_settled(record.index):
+            return  # cut meanwhile; its record may have been emptied
         assert record.error is not None
         self._not_run(record, record.error, None)
 

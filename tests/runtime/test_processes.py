@@ -33,7 +33,7 @@ from anyio_toolbatch import (
     ToolRunner,
     run_batch,
 )
-from anyio_toolbatch._runtime import processes
+from anyio_toolbatch._runtime import processes, thread_carrier, threads
 from anyio_toolbatch.testing import PromiseObserver
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and groups")
@@ -330,6 +330,33 @@ async def test_loaded_behind_its_batch_leaves_no_process(
         await anyio.wait_all_tasks_blocked()
         gate.set()
         await until(lambda: not processes._all)
+
+
+async def test_not_loaded_behind_its_batch_is_no_event(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P7: a call that can't be loaded, of a batch that nobody knows any more, ends silently."""
+    refused, gate = threading.Event(), threading.Event()
+    carrier = type(thread_carrier.THREAD_CARRIER)
+    report = carrier.report
+
+    def wait_and_report(self: Any, record: Any) -> None:
+        refused.set()
+        assert gate.wait(LIVENESS)
+        report(self, record)
+
+    monkeypatch.setattr(carrier, "report", wait_and_report)
+    async with ToolRunner() as runner:
+        async with runner.open_batch([call(lambda: None)]) as batch:
+            assert await anyio.to_thread.run_sync(refused.wait, LIVENESS)
+            batch.interrupt()
+        assert not batch.results[0].started
+        del batch
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+        await until(lambda: not threads.at_work)
+        await anyio.wait_all_tasks_blocked()
+    assert caplog.records == []
 
 
 async def test_grace_lets_it_give_its_own_answer(tmp_path: Path) -> None:
