@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import anyio
 
 from anyio_toolbatch import Event, ToolCall, ToolRunner, run_batch
@@ -17,6 +19,8 @@ OURS = "ToolRunner.run"
 OBSERVED = "… with one observer"
 WITHOUT_RUNNER = "run_batch"
 GROUP = "anyio task group"
+SCOPED = "… with two scopes a task"
+"""What it takes to cancel one of them, once, and let it clean up: the floor here."""
 
 
 async def no_op(number: int) -> int:
@@ -32,7 +36,7 @@ def measure(backend: str, quick: bool, report: Report) -> None:
             seconds(rounds.median(name) / COUNT),
             times(rounds.ratio(name, GROUP)),
         ]
-        for name in (OURS, OBSERVED, WITHOUT_RUNNER, GROUP)
+        for name in (OURS, OBSERVED, WITHOUT_RUNNER, GROUP, SCOPED)
     ]
     head = ("", "time", "per call", f"÷ {GROUP}")
     report.table(f"{backend}: {COUNT:,} async no-op calls", head, rows)
@@ -51,7 +55,8 @@ async def _race(count: int) -> Rounds:
             OURS: lambda: runner.run(calls),
             OBSERVED: lambda: observed.run(calls),
             WITHOUT_RUNNER: lambda: run_batch(calls, [no_op]),
-            GROUP: _group,
+            GROUP: lambda: _group(no_op),
+            SCOPED: lambda: _group(_scoped),
         },
     )
 
@@ -59,7 +64,12 @@ async def _race(count: int) -> Rounds:
 def _observe(event: Event) -> None: ...
 
 
-async def _group() -> None:
+async def _group(start: Callable[[int], Awaitable[object]]) -> None:
     async with anyio.create_task_group() as group:
         for number in range(COUNT):
-            group.start_soon(no_op, number)
+            group.start_soon(start, number)
+
+
+async def _scoped(number: int) -> int:
+    with anyio.CancelScope(shield=True), anyio.CancelScope():
+        return await no_op(number)
