@@ -313,12 +313,12 @@ def main(request_fd: int, answer_fd: int) -> None:
         os.register_at_fork(after_in_child=answers.close)
     _, preparation = read_message(requests)
     sys.path[:], sys.argv[:], _main = pickle.loads(preparation)
-    waiting: SimpleQueue[tuple[bytes, bytearray]] = SimpleQueue()
+    waiting: SimpleQueue[tuple[bytes, bytearray] | None] = SimpleQueue()
     threading.Thread(target=_read, args=(requests, waiting), daemon=True).start()
     death = _Death(requests)
     call: tuple[Any, dict[str, Any]] | None = None
-    while True:
-        kind, body = waiting.get()
+    while (request := waiting.get()) is not None:
+        kind, body = request
         if kind == LOAD:
             call = None
             call = _load(channel, body)
@@ -334,14 +334,17 @@ def main(request_fd: int, answer_fd: int) -> None:
             del function, arguments
             if _has_left_something():
                 _kill_group()
+    os._exit(1)
 
 
-def _read(requests: io.FileIO, waiting: SimpleQueue[tuple[bytes, bytearray]]) -> None:
+def _read(requests: io.FileIO, waiting: SimpleQueue[tuple[bytes, bytearray] | None]) -> None:
     try:
         while True:
             waiting.put(read_message(requests))
-    except (EOFError, OSError):
+    except EOFError:
         _kill_group()
+    except OSError:
+        waiting.put(None)  # the tool has closed it, and is still at work
 
 
 def _kill_group() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import os
 import random
 import re
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import anyio
@@ -33,7 +35,7 @@ from anyio_toolbatch import (
     ToolRunner,
     run_batch,
 )
-from anyio_toolbatch._runtime import processes, thread_carrier, threads
+from anyio_toolbatch._runtime import process_worker, processes, thread_carrier, threads
 from anyio_toolbatch.testing import PromiseObserver
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and groups")
@@ -187,6 +189,33 @@ async def test_worker_that_dies_is_one_failure(
     assert said in died.text
     assert fine.value == 2
     assert capfd.readouterr().err == ""
+
+
+def test_worker_whose_requests_were_closed_is_not_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    P1: its end is its own exit, and never looks as if it had run out of memory.
+
+    Most tools close it while somebody reads from it, who notices nothing; not this one.
+    """
+    killed: list[bool] = []
+    monkeypatch.setattr(process_worker, "_kill_group", lambda: killed.append(True))
+    ours, theirs = os.pipe()
+    requests = io.FileIO(ours)
+    waiting: SimpleQueue[Any] = SimpleQueue()
+    os.write(theirs, b"G" + bytes(8))
+    os.close(theirs)
+    process_worker._read(requests, waiting)
+    assert (waiting.get(), waiting.empty(), killed) == ((b"G", b""), True, [True])
+
+    requests.close()
+    ours, theirs = os.pipe()
+    requests = io.FileIO(ours, closefd=False)
+    os.close(ours)
+    process_worker._read(requests, waiting)
+    assert (waiting.get(), killed) == (None, [True])
+    os.close(theirs)
 
 
 async def test_without_a_process_the_call_was_never_started(
