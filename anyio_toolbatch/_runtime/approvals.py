@@ -22,12 +22,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .._core.ledger import Ending
 from .._core.record import CallRecord
+from .._model.results import Reason, Status
+from .awaitables import as_coroutine, close_awaitable
 from .backend import Timer
 from .cancellation import Stopper, run_stoppable
 from .hub import Hub
+from .landing import refused
 from .threads import Abandonable, Lane
-from .tool_body import as_coroutine, close_awaitable
 
 if TYPE_CHECKING:
     from .engine import BatchEngine
@@ -86,7 +89,34 @@ class Approver:
 def _refuse_inner(record: CallRecord) -> None:
     # It would wait for itself, since there is one question at a time.
     msg = "a plain approve is asked one question at a time, and this call is made inside of it"
-    record.batch.land_answer(record, None, RuntimeError(msg))
+    _answered(record, None, RuntimeError(msg))
+
+
+def _answered(record: CallRecord, answer: Any, error: BaseException | None) -> None:
+    """Somebody has answered whether a call may run."""
+    batch: BatchEngine = record.batch
+    if batch.is_settled(record):
+        return  # too late
+    record.answered_at = batch.hub.clock()
+    if isinstance(error, KeyboardInterrupt):
+        batch.on_break(error, "the approval of a call")
+    elif error is not None:
+        batch.not_run(record, error)
+    elif answer is True:
+        # Also if a cut is on its way: whatever starts it looks for that.
+        batch.state.approve(record)
+        batch.look_at_clock()
+    elif answer is False or isinstance(answer, str):
+        _refuse(record, Status.DENIED, Reason("not_approved", answer or None))
+    else:
+        said = f"approve must give True, False or a str, not {type(answer).__name__}"
+        batch.not_run(record, TypeError(said))
+
+
+def _refuse(record: CallRecord, status: Status, reason: Reason) -> None:
+    batch: BatchEngine = record.batch
+    ending = Ending(status, reason, started=False, at=batch.hub.clock())
+    batch.end_unstarted(record, ending)
 
 
 class Question(Abandonable):
@@ -179,7 +209,7 @@ class Question(Abandonable):
 
     def _on_timeout(self) -> None:
         if not self.is_over:
-            self._record.batch.refuse_unanswered(self._record)
+            _refuse(self._record, Status.TIMED_OUT, Reason("approval_timeout"))
             self.withdraw()
 
     def land(self) -> None:
@@ -187,13 +217,13 @@ class Question(Abandonable):
         if self.is_over:
             return
         self._close()
-        self._record.batch.land_answer(self._record, self.answer, self.error)
+        _answered(self._record, self.answer, self.error)
 
     def land_refused(self) -> None:
         """Too many threads are left in questions and calls that nobody waits for."""
         if not self.is_over:
             self._close()
-            self._record.batch.land_refused(self._record)
+            refused(self._record)
 
     def land_awaitable(self) -> None:
         """The sync approver gave an awaitable: the rest of it runs here."""

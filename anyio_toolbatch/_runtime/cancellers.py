@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.record import CallRecord
 from .._model.carriers import Canceller
+from . import landing
 from .logs import about
 from .threads import Lane
 
@@ -82,7 +83,7 @@ class CallStop:
         """The call has ended, after it was let go."""
         batch: BatchEngine = record.batch
         if record.error is None:
-            batch.land_late(record)
+            landing.late(record)
         elif self._is_asking:
             self._is_held = True
             batch.state.ended_late(record)
@@ -92,7 +93,7 @@ class CallStop:
             record.error = None
             self._land_stopped()
         else:
-            batch.land_late(record)
+            landing.late(record)
 
     def _waited_enough(self) -> None:
         self._is_asking = False
@@ -114,7 +115,7 @@ class CallStop:
     def _land_stopped(self) -> None:
         if not self._has_told:
             self._has_told = True
-            self._record.batch.land_stopped(self._record)
+            landing.stopped(self._record)
 
     # -- in a thread that may block ----------------------------------------------
 

@@ -28,6 +28,7 @@ from .._core.ledger import Ending
 from .._core.publication import Kind
 from .._core.record import UNSET, CallRecord
 from .._model.results import Reason, Status
+from . import landing
 from .backend import Timer, unbroken
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ class Cutter:
                 if record.held_back:
                     engine.settle(record, not_started)
                 else:
-                    engine.take_end(record)
+                    landing.take_end(record)
                 over.append(record)
         if over and engine.state.scheduling is not None:
             engine.hub.run_in_slices(self._withdraw(over))
@@ -292,10 +293,10 @@ class Cutter:
                     if record.held_back:
                         engine.settle(record, self.not_started(record))
                     else:
-                        engine.take_end(record)
+                        landing.take_end(record)
                     over.append(record)
                     continue
-                # Between thread and loop: `land_awaitable` will find it settled.
+                # Between thread and loop: `landing.awaitable` will find it settled.
                 record.move_to_loop()
             gone.append(record)
             record.was_cut = not _is_kept(record)

@@ -2,62 +2,50 @@
 One batch: from its calls to their results.
 
 All decisions are made on the loop's thread and written down in one ledger.
-The way of a call: `submit` prepares it (parse → validate) → the state's
-scheduler and lane bring it to its start → a carrier runs it → `land` or
-`end_on_loop` → `settle`. Beside it stand those with a reason of their own:
-`Cutter` (what ends calls before their time), `Teller`, `Publisher`, `Waits`.
+The way of a call: `submit` has it prepared (`intake`) → the state's scheduler and
+lane bring it to its start → a carrier runs it → it comes back (`landing`) → `settle`.
+Beside it stand those with a reason of their own: `Cutter` (what ends calls before
+their time), `Teller`, `Publisher`, `Waits`.
 
 Whatever comes from elsewhere comes through one of two doors:
 
 * `interrupt` and `cancel` may be called from any thread and from a signal
   handler, in the middle of any line of this file. They set a flag that every
   start looks at (so nothing starts once they have returned) and post.
-* the ``land_…`` methods are what workers post; they run on the loop.
+* the functions of `landing` are what workers post; they run on the loop.
 """
 
 from __future__ import annotations
 
 import contextvars
 import itertools
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from .._core.ledger import COMPLETED, COMPLETED_WITH_ERROR, FAILED, Ending, Ledger
+from .._core.ledger import Ending, Ledger
 from .._core.publication import Kind, Reader
-from .._core.record import UNSET, CallRecord, Tickets
-from .._errors import (
-    BatchNotSettledError,
-    BatchSealedError,
-    CallDetached,
-    InvalidArgumentsError,
-    ResourceBusyError,
-    ToolBatchError,
-    UnknownToolError,
-)
+from .._core.record import CallRecord, Tickets
+from .._errors import BatchNotSettledError, BatchSealedError, CallDetached
 from .._model.calls import ToolCall
-from .._model.claims import keys_of
 from .._model.events import Event
-from .._model.results import LateResult, Reason, Status, ToolResult, text_of_error
-from .._model.tools import Tool, ToolOutput, as_tool
+from .._model.results import LateResult, Reason, Status, ToolResult
+from .._model.tools import Tool
 from .backend import Group, GroupItem, unbroken, worker_context
 from .batch_clock import BatchClock
-from .cancellation import Outcome
 from .cutting import Cutter
 from .disbanding import disband_if_over
 from .hub import Hub
+from .intake import prepare
+from .landing import task_gone
 from .loop_carrier import run_on_loop
-from .nesting import is_cut_off, join, leave_inner_batches, part
+from .nesting import is_cut_off, join, part
 from .publisher import Publisher
 from .state import LoopState
 from .telling import Teller
-from .tool_body import close_awaitable
 from .waits import Waits
 
 __all__ = ("BatchEngine",)
-
-logger = logging.getLogger(__name__)
 
 
 class Visit(Protocol):
@@ -104,18 +92,19 @@ class BatchEngine:
         self.stopping = False
         """Running calls are to stop, too, and the batches that they have opened."""
         # -- the rest on the loop's thread
-        self._tools = tools
-        self._fail_fast = fail_fast
+        self.tools = tools
+        self.fail_fast = fail_fast
         self.count_late = count_late
         self.publisher = Publisher(
-            self.id, self.hub, self.records, self.ledger, observers, on_late, self._on_break
+            self.id, self.hub, self.records, self.ledger, observers, on_late, self.on_break
         )
         self.cutter = Cutter(self, interrupt_grace)
         self.teller = Teller(self.hub, state.cleanup_grace)
         self.waits = Waits(self.hub.backend, self.ledger)
         self._clock: BatchClock | None = None
         self._group: Group | None = None
-        self._keyboard: BaseException | None = None
+        self.keyboard: BaseException | None = None
+        """A KeyboardInterrupt that a tool or a hook has raised; it comes out once."""
         self.is_forsaken = False
         """Nobody can ask about it any more: see `disbanding`."""
         self._let_go: set[CallRecord] = set()
@@ -135,7 +124,7 @@ class BatchEngine:
     @property
     def tool_names(self) -> Iterable[str]:
         """Under which its calls find tools."""
-        return self._tools.keys()
+        return self.tools.keys()
 
     # -- calls come in -------------------------------------------------------
 
@@ -159,7 +148,7 @@ class BatchEngine:
         self._submits_under_way += 1
         ready: list[CallRecord] = []
         try:
-            ready = [record for record in new if self._prepare(record, context)]
+            ready = [record for record in new if prepare(record, context)]
         finally:  # after a Ctrl-C in a `validate` none of these calls is started
             self._submits_under_way -= 1
             if self._submits_under_way:
@@ -184,89 +173,6 @@ class BatchEngine:
             self.sealed = True
             self._check_closed()
 
-    def _prepare(self, record: CallRecord, submitters: contextvars.Context) -> bool:
-        """Parse, look up, validate; False if the call is settled by that."""
-        reason = self.cutter.reason
-        if reason is not None:
-            self.settle(
-                record,
-                Ending(self.cutter.status, reason, started=False, at=record.submitted_at),
-            )
-            return False
-        call = record.call
-        if call.parse_error is not None:
-            return self._refuse(record, InvalidArgumentsError(call.parse_error))
-        found = self._tools.get(call.name) if call.tool is None else call.tool
-        if found is None:
-            return self._refuse(record, self._unknown(call.name), "unknown_tool")
-        try:
-            record.tool = as_tool(found)
-            validate = record.tool.validate
-            if validate is None:
-                record.tool.bind(record.arguments)
-            else:
-                replaced = validate(call)
-                if replaced is not None:
-                    record.arguments = dict(replaced)
-            if record.tool.is_scheduled and not self._find_claims(record):
-                return False
-        except KeyboardInterrupt:
-            # It goes on, and a call without an end would hold the batch.
-            ending = Ending(
-                Status.INTERRUPTED,
-                Reason("caller_cancelled"),
-                started=False,
-                at=record.submitted_at,
-            )
-            self.settle(record, ending)
-            raise
-        except BaseException as exc:  # noqa: BLE001 - whatever a user's check may raise
-            is_unknown = isinstance(exc, UnknownToolError)
-            return self._refuse(record, exc, "unknown_tool" if is_unknown else "bad_arguments")
-        if record.tool.carrier == "loop":
-            record.hosted = True
-        elif record.tool.carrier != "executor":
-            if self.state.is_full:
-                self.land_refused(record)
-                return False
-            record.has_thread = True
-        record.context = submitters.copy()
-        return True
-
-    def _find_claims(self, record: CallRecord) -> bool:
-        """Ask what the call reads and writes; False if that settles it."""
-        tool = record.tool
-        try:
-            reads = keys_of("reads", tool.reads, record.arguments)
-            writes = keys_of("writes", tool.writes, record.arguments)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as exc:  # noqa: BLE001 - whatever a user's function may raise
-            self.refuse_claims(record, exc)
-            return False
-        if reads or writes:
-            record.claims = (reads, writes)
-        return True
-
-    def _unknown(self, name: str) -> UnknownToolError:
-        known = ", ".join(sorted(self._tools)) or "none"
-        return UnknownToolError(f"there is no tool named {name!r} (known: {known})")
-
-    def _refuse(
-        self, record: CallRecord, error: BaseException, kind: str = "bad_arguments"
-    ) -> bool:
-        self.settle(
-            record,
-            Ending(
-                Status.INVALID,
-                Reason(kind, _worded(error)),
-                started=False,
-                error=error,
-                at=record.submitted_at,
-            ),
-        )
-        return False
-
     # -- calls start ---------------------------------------------------------
 
     def start(self, records: list[CallRecord]) -> None:
@@ -288,9 +194,10 @@ class BatchEngine:
         """Start a call as a task of the host, which is made if there is none."""
         if self.ledger.is_settled(record.index):
             return  # an eager sibling has cut it meanwhile
-        self._run_on_loop(record)
+        self.run_on_loop(record)
 
-    def _run_on_loop(self, record: CallRecord) -> None:
+    def run_on_loop(self, record: CallRecord) -> None:
+        """The same; also one that is settled, and kept."""
         self._spawn((run_on_loop, record, record.context, record.call.name))
 
     def _spawn(self, item: GroupItem) -> None:
@@ -318,325 +225,24 @@ class BatchEngine:
         if self.refuses(record):
             self.tickets.starts.add(record)
             return False
-        self._started(record)
+        self.started(record)
         return True
 
-    def land_held_back(self, record: CallRecord) -> None:
-        """A worker that had taken a call's tickets saw a cut at the last moment."""
-        if self.ledger.is_settled(record.index):
-            return
-        # In a grace, which it does not need; or the batch was superseded, and
-        # it was taken for one that runs.
-        if record.cut_reason is not None or self.cutter.reason is not None:
-            self._end_unstarted(record, self.cutter.not_started(record))
-            return
-        # For the cut that is on its way.
-        record.held_back = record.ended = False
-        self.tickets.issue([record])
-        if not self.refuses(record):
-            self.start([record])
-
-    def land_start(self, record: CallRecord) -> None:
-        """A worker has started a call."""
-        if not self.ledger.is_settled(record.index):
-            self._started(record)
-        elif not self.is_gone(record):
-            self._set_timeout(record)  # it was cut before this message, and is kept
-
-    def land_items(self, record: CallRecord) -> None:
-        """A generator has given items."""
-        record.items_posted = False  # before the look: what comes now is posted again
-        if not self.ledger.is_settled(record.index):
-            self.publisher.add_items(record)
-
-    def _started(self, record: CallRecord) -> None:
+    def started(self, record: CallRecord) -> None:
+        """A call has started: enter it, once, and let its time run."""
         if record.start_told:
             return
         record.start_told = True
         self.publisher.add_start(record)
-        self._set_timeout(record)
+        self.set_timeout(record)
 
-    def _set_timeout(self, record: CallRecord) -> None:
+    def set_timeout(self, record: CallRecord) -> None:
         timeout = record.tool.timeout
         if timeout is not None:
             left = timeout - (self.hub.clock() - record.started_at)
             record.timer = self.hub.backend.call_later(
                 left if left > 0.0 else 0.0, lambda: self.call_time_is_up(record)
             )
-
-    # -- calls end -----------------------------------------------------------
-
-    def land(self, record: CallRecord) -> None:
-        """A worker has ended a call in time."""
-        if self.ledger.endings[record.index] is None:
-            self.take_end(record)
-            self._after_settling(record)
-        # else: a cut found it finished before this message was read
-
-    def end_on_loop(self, record: CallRecord, outcome: Outcome) -> None:
-        """A call's task has come to its end."""
-        record.ended_at = self.hub.clock()
-        record.ended = True
-        record.cancel_hooks = None  # what they would unblock is over
-        if self.publisher.leaving:
-            self.publisher.leave(record)
-        self.teller.ended(record.stopper)
-        record.stopper = None
-        error = outcome.error
-        if outcome.stopped:
-            error = CallDetached()
-        try:
-            self.tickets.ends.remove(record)
-        except KeyError:
-            record.value, record.error = outcome.value, error
-            self.land_late(record)
-            return
-        record.value, record.error = outcome.value, error
-        self.take_end(record)
-        self._after_settling(record)
-
-    def take_end(self, record: CallRecord) -> None:
-        """Settle a call by what its record says of its end."""
-        if record.inner:
-            leave_inner_batches(record)
-        error = record.error
-        if error is None:
-            value = record.value
-            ending = COMPLETED
-            if isinstance(value, ToolOutput):
-                record.value = value.value
-                ending = COMPLETED_WITH_ERROR if value.is_error else COMPLETED
-            self.settle(record, self._with_partial(record, ending))
-        elif isinstance(error, CallDetached) and record.cut_reason is not None:
-            # It stopped within the grace, as it was asked to.
-            self.settle(record, self.cutter.ending(record, record.ended_at, detached=False))
-        elif isinstance(error, KeyboardInterrupt):
-            self._keyboard_interrupt(record, error)
-        else:
-            self.settle(record, self._with_partial(record, FAILED))
-            if self._fail_fast:
-                self.cutter.cut_batch(Status.INTERRUPTED, self._sibling_failed(record))
-
-    @staticmethod
-    def _with_partial(record: CallRecord, ending: Ending) -> Ending:
-        """Keep what was published until now: a thread of the tool may outlive it."""
-        if record.kept_partial is UNSET:
-            return ending
-        return Ending(
-            ending.status,
-            started=True,
-            is_error=ending.is_error,
-            error=record.error,
-            partial=record.kept_partial,
-            at=record.ended_at,
-        )
-
-    def _sibling_failed(self, record: CallRecord) -> Reason:
-        error = record.error
-        assert error is not None
-        return Reason(
-            "sibling_failed",
-            f"call {record.index} ({record.call.name}) failed with {text_of_error(error)}",
-        )
-
-    def _keyboard_interrupt(self, record: CallRecord, error: KeyboardInterrupt) -> None:
-        """A tool raised KeyboardInterrupt: it ends the batch, and comes out once."""
-        reason = Reason("user_interrupt", f"KeyboardInterrupt in call {record.index}")
-        self.publisher.add_items(record)
-        self.settle(
-            record,
-            Ending(
-                Status.INTERRUPTED,
-                reason,
-                started=True,
-                error=error,
-                partial=record.partial_output(),
-                at=record.ended_at,
-            ),
-        )
-        self._keyboard = error
-        self.cutter.cut_batch(Status.INTERRUPTED, reason)
-
-    def land_refused(self, record: CallRecord) -> None:
-        """A blocking call may not start: too many that were let go still run."""
-        error = self.state.account.refusal(self.state.max_detached)
-        self._not_run(record, error, Reason("too_many_detached", str(error)))
-
-    def land_unstartable(self, record: CallRecord) -> None:
-        """A worker has found that a call can't be started."""
-        if self.ledger.is_settled(record.index):
-            return  # cut meanwhile; its record may have been emptied
-        assert record.error is not None
-        self._not_run(record, record.error, None)
-
-    def land_thread_failed(self, failure: tuple[CallRecord, BaseException]) -> None:
-        """No thread could be started for a call."""
-        record, error = failure
-        self._not_run(record, error, None)
-
-    def _not_run(
-        self, record: CallRecord, error: BaseException, reason: Reason | None
-    ) -> None:
-        self._end_unstarted(
-            record,
-            Ending(Status.FAILED, reason, started=False, error=error, at=self.hub.clock()),
-        )
-
-    def _end_unstarted(self, record: CallRecord, ending: Ending) -> None:
-        """Settle a call that will not start, unless it is settled."""
-        if self.settle(record, ending):
-            record.halted = True
-            self._after_settling(record)
-
-    # -- calls are refused -----------------------------------------------------
-
-    def refuse_claims(self, record: CallRecord, error: BaseException) -> None:
-        """What a call claims can't be found out."""
-        self._not_run(record, error, None)
-
-    def refuse_busy(self, record: CallRecord, holder: CallRecord, since: float | None) -> None:
-        """
-        A call waits in vain.
-
-        Args:
-            record: The call.
-            holder: Who has what it waits for.
-            since: When the holder was let go; None if they wait for each other.
-        """
-        # Named by what the model knows: equal outcomes give equal texts.
-        name = f"call {holder.call.id!r} ({holder.call.name})"
-        if since is None:
-            said = f"it would wait for {name}, which waits for it in turn"
-            error = ResourceBusyError(said)
-        else:
-            said = f"what it needs is still held by {name}, which was let go and still runs"
-            seconds = self.hub.clock() - since
-            error = ResourceBusyError(f"{said} (detached for {seconds:.1f} s)")
-        self._not_run(record, error, Reason("resource_busy", said))
-
-    def refuse_unanswered(self, record: CallRecord) -> None:
-        """Nobody has answered in time whether a call may run."""
-        self._not_allowed(record, Status.TIMED_OUT, Reason("approval_timeout"))
-
-    def land_answer(
-        self, record: CallRecord, answer: Any, error: BaseException | None
-    ) -> None:
-        """Somebody has answered whether a call may run."""
-        if self.ledger.is_settled(record.index):
-            return  # too late
-        record.answered_at = self.hub.clock()
-        if isinstance(error, KeyboardInterrupt):
-            self._on_break(error, "the approval of a call")
-        elif error is not None:
-            self._not_run(record, error, None)
-        elif answer is True:
-            # Also if a cut is on its way: whatever starts it looks for that.
-            self.state.approve(record)
-            self.look_at_clock()
-        elif answer is False or isinstance(answer, str):
-            said = answer or None
-            self._not_allowed(record, Status.DENIED, Reason("not_approved", said))
-        else:
-            said = f"approve must give True, False or a str, not {type(answer).__name__}"
-            self._not_run(record, TypeError(said), None)
-
-    def _not_allowed(self, record: CallRecord, status: Status, reason: Reason) -> None:
-        ending = Ending(status, reason, started=False, at=self.hub.clock())
-        self._end_unstarted(record, ending)
-
-    def land_awaitable(self, record: CallRecord) -> None:
-        """A blocking call gave an awaitable: the rest of it runs here."""
-        self.state.leave_thread(record)
-        ending = self.ledger.endings[record.index]
-        if ending is None:
-            self.start_on_loop(record)
-        elif ending.kept:
-            # Its end is late, whichever side of the hand-over the cut has met it on.
-            record.move_to_loop()
-            self.tickets.ends.discard(record)
-            self.state.account.leave_thread(record)
-            self._run_on_loop(record)
-        else:
-            close_awaitable(record.value)
-            self._task_ended_late(record)
-
-    def land_late_quietly(self, record: CallRecord) -> None:
-        """A detached call has ended in a way that gives no result."""
-        record.value = record.error = None
-        self._late_end(record)
-
-    def _task_ended_late(self, record: CallRecord) -> None:
-        record.ended = True
-        self.land_late_quietly(record)
-
-    def task_gone(self, record: CallRecord) -> None:
-        """A call's task is through; it may have been cancelled before its start."""
-        if record.ended:
-            return
-        if self.ledger.is_settled(record.index):
-            if record.awaiting:
-                close_awaitable(record.value)
-                self._task_ended_late(record)
-            return
-        if not record.is_waiting or record.refused or self.must_not_start(record):
-            return  # another task of it has begun, or a cut settles it
-        if not record.restarted:
-            # Somebody has cancelled the host, not the call: it is made anew.
-            record.restarted = True
-            self.start_on_loop(record)
-            return
-        record.halted = record.ended = True
-        if record.awaiting:
-            close_awaitable(record.value)
-        error = RuntimeError("the call's task was cancelled twice before its first step")
-        self._not_run(record, error, None)
-
-    # -- late ----------------------------------------------------------------
-
-    def land_late(self, record: CallRecord) -> None:
-        """A call that was let go has ended after all: the fence."""
-        ending = self.ledger.endings[record.index]
-        if ending is None or not ending.detached:
-            logger.error(
-                "call %d (%r) of %s ended twice", record.index, record.call.name, self.id
-            )
-            return
-        value, error = record.value, record.error
-        record.value = record.error = None
-        if isinstance(error, CallDetached | self.hub.backend.cancelled_class):
-            self.land_stopped(record)  # our own cancellation, or the loop's
-        else:
-            self._late_end(record)
-            self._tell_late(record, value, error)
-
-    def land_stopped(self, record: CallRecord) -> None:
-        """A call that was let go has been stopped by us, which is no late result."""
-        self._late_end(record)
-        ending, reason = self.ledger.endings[record.index], record.cut_reason
-        is_kept = ending is not None and ending.kept
-        if is_kept and reason is not None and reason.kind == "call_timeout":
-            # Who was told that it goes on is told why it does not.
-            error = TimeoutError("the call has run out of its own time limit")
-            self._tell_late(record, None, error)
-
-    def _late_end(self, record: CallRecord) -> None:
-        self._stop_timeout(record)
-        record.reported = True
-        self.state.ended_late(record)
-        if record.ended:  # an executor may say that it was stopped, and give a value after all
-            self._let_go.discard(record)
-        self._disband_later()
-
-    def _tell_late(self, record: CallRecord, value: Any, error: BaseException | None) -> None:
-        ending = self.ledger.endings[record.index]
-        assert ending is not None, "it was let go"
-        ended_at = record.ended_at if record.ended else self.hub.clock()
-        let_go_at = ended_at if ending.at is None else ending.at
-        late_by = max(ended_at - let_go_at, 0.0)
-        self.count_late()
-        self.publisher.add_late(
-            LateResult(self.id, record.call, record.index, value, error, late_by)
-        )
 
     # -- settling ------------------------------------------------------------
 
@@ -704,7 +310,30 @@ class BatchEngine:
         if is_last:
             self._close()
 
-    def _after_settling(self, record: CallRecord) -> None:
+    def not_run(
+        self, record: CallRecord, error: BaseException, reason: Reason | None = None
+    ) -> None:
+        """A call can't be run, and that is its failure, unless it is settled."""
+        self.end_unstarted(
+            record,
+            Ending(Status.FAILED, reason, started=False, error=error, at=self.hub.clock()),
+        )
+
+    def end_unstarted(self, record: CallRecord, ending: Ending) -> None:
+        """Settle a call that will not start, unless it is settled."""
+        if self.settle(record, ending):
+            record.halted = True
+            self.after_settling(record)
+
+    def ended_late(self, record: CallRecord) -> None:
+        """A call that was let go has ended, or has been stopped where it is."""
+        self._stop_timeout(record)
+        self.state.ended_late(record)
+        if record.ended:  # an executor may say that it was stopped, and give a value after all
+            self._let_go.discard(record)
+        self._disband_later()
+
+    def after_settling(self, record: CallRecord) -> None:
         """Give the call's place to the next."""
         if self.state.scheduling is not None:
             self.state.release(record)
@@ -832,7 +461,7 @@ class BatchEngine:
     def halt_after(self, error: BaseException) -> None:
         """Keep everything from starting if this error cuts the batch; any thread."""
         if isinstance(error, KeyboardInterrupt) or (
-            self._fail_fast and not isinstance(error, CallDetached)
+            self.fail_fast and not isinstance(error, CallDetached)
         ):
             self.halted = self.stopping = True
 
@@ -895,7 +524,7 @@ class BatchEngine:
         # its start is seen here: it stores the time, then looks.
         for record in self.unsettled():
             if not record.is_waiting and record.started_at:
-                self._started(record)
+                self.started(record)
         return reader
 
     def unsettled(self) -> list[CallRecord]:
@@ -921,14 +550,14 @@ class BatchEngine:
         """Park until the calls submitted so far are settled."""
         await self.waits.for_first(len(self.records))
 
-    def _on_break(self, error: KeyboardInterrupt, where: str = "an observer") -> None:
+    def on_break(self, error: KeyboardInterrupt, where: str = "an observer") -> None:
         """A hook was broken by a Ctrl-C: the batch ends, and it comes out once."""
-        self._keyboard = error
+        self.keyboard = error
         self.interrupt(f"KeyboardInterrupt in {where}", None)
 
     def take_keyboard_interrupt(self) -> BaseException | None:
         """Return the KeyboardInterrupt that a tool raised; once."""
-        error, self._keyboard = self._keyboard, None
+        error, self.keyboard = self.keyboard, None
         return error
 
 
@@ -936,15 +565,10 @@ def _index_of(record: CallRecord) -> int:
     return record.index
 
 
-def _worded(error: BaseException) -> str:
-    """Word a refusal: our own errors speak for themselves, others by their type."""
-    return str(error) if isinstance(error, ToolBatchError) else text_of_error(error)
-
-
 def _task_gone(what: CallRecord | Visit) -> None:
     """A task of a host is through. Not a method: a host that is kept keeps no batch."""
     if isinstance(what, CallRecord):
-        what.batch.task_gone(what)
+        task_gone(what)
     else:
         what.gone()
 

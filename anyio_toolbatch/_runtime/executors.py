@@ -45,6 +45,7 @@ from weakref import ref
 from .._core.record import CallRecord
 from .._model.calls import ToolCall
 from .._model.carriers import ExecutorCarrier
+from . import landing
 from .cancellers import CANCELLER_THREADS, CANCELLERS, CallStop
 from .process_worker import FunctionName, can_travel, sendable, unpickled
 from .thread_carrier import THREAD_CARRIER, begin, end, enter, hold_back, report
@@ -152,7 +153,7 @@ class ExecutorCall(Abandonable):
         if batch.refuses(record) or not self.begin():
             return True
         if batch.state.refuses_submissions:
-            record.landing = batch.land_refused
+            record.landing = landing.refused
             self._report()
         else:
             try:
@@ -273,7 +274,7 @@ class ExecutorCall(Abandonable):
         """Say the last of it, as far as the executor is concerned; once."""
         self._submission.call = None
         record = self.record
-        if record.landing == self.batch.land_late:
+        if record.landing is landing.late:
             record.landing = self._stop.land_late
         report(record)
 
@@ -367,7 +368,7 @@ class _Submitter:
     def report(self, call: ExecutorCall) -> None: ...
 
     def thread_failed(self, call: ExecutorCall, error: BaseException) -> None:
-        call.batch.hub.post(call.batch.land_thread_failed, (call.record, error))
+        call.batch.hub.post(landing.thread_failed, (call.record, error))
 
 
 _SUBMITTER = _Submitter()

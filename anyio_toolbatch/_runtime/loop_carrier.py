@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.record import CallRecord
+from . import landing
 from .backend import unbroken
 from .blocked_loop import blocked
 from .cancellation import Stopper, run_stoppable
@@ -39,4 +40,4 @@ async def run_on_loop(record: CallRecord) -> None:
     if record.told:  # asked to stop while it was still in its thread
         batch.teller.drain(stopper)
     # Not kept in this frame: an error refers to it.
-    batch.end_on_loop(record, await run_stoppable(stopper, body_of(record)))
+    landing.ended_on_loop(record, await run_stoppable(stopper, body_of(record)))

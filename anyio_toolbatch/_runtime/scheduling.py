@@ -20,8 +20,11 @@ from typing import TYPE_CHECKING, Any
 from .._core.claims import Modes, expand
 from .._core.record import CallRecord
 from .._core.scheduler import Needs, Refusal, Scheduler
+from .._errors import ResourceBusyError
+from .._model.results import Reason
 from .backend import Timer
 from .hub import Hub
+from .landing import refused
 from .nesting import entries_of_ancestors
 from .paths import PathNames, has_paths, plain_nodes
 from .threads import Abandonable, Lane
@@ -66,7 +69,7 @@ class Scheduling:
                 self._take_in(record, _plain_modes(claims))
                 continue
             if by_path and batch.state.is_full:
-                batch.land_refused(record)
+                refused(record)
                 continue
             arrival = _Arrival(record)
             self._intake.append(arrival)
@@ -226,7 +229,7 @@ class Scheduling:
                 assert arrival.resolution is not None, "somebody is at it"
                 arrival.resolution.leave(record, self._resolver_lane())
             elif arrival.error is not None:
-                batch.refuse_claims(record, arrival.error)
+                batch.not_run(record, arrival.error)
             elif arrival.modes is not None:
                 self._take_in(record, arrival.modes)
 
@@ -323,5 +326,17 @@ def _plain_modes(claims: tuple[Any, Any] | None) -> Modes:
 
 
 def _refuse(refusal: Refusal) -> None:
+    """A call waits in vain: for one that was let go, or for one that waits for it."""
     record: CallRecord = refusal.call
-    record.batch.refuse_busy(record, refusal.holder, refusal.since)
+    batch: BatchEngine = record.batch
+    holder: CallRecord = refusal.holder
+    # Named by what the model knows: equal outcomes give equal texts.
+    name = f"call {holder.call.id!r} ({holder.call.name})"
+    if refusal.since is None:
+        said = f"it would wait for {name}, which waits for it in turn"
+        error = ResourceBusyError(said)
+    else:
+        said = f"what it needs is still held by {name}, which was let go and still runs"
+        seconds = batch.hub.clock() - refusal.since
+        error = ResourceBusyError(f"{said} (detached for {seconds:.1f} s)")
+    batch.not_run(record, error, Reason("resource_busy", said))

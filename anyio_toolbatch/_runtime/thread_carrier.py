@@ -15,13 +15,15 @@ import anyio
 
 from .._core.record import CallRecord
 from .._errors import CallDetached
+from . import landing
+from .awaitables import close_awaitable
 from .busy_threads import cpu_clock_here
 from .cancellation import Draining, Outcome, Stopper, run_stoppable
 from .context import current, run_hooks
 from .hub import current_hub
 from .process_worker import ITEM, PARTIAL
 from .processes import ProcessCall
-from .tool_body import body_of, close_awaitable
+from .tool_body import body_of
 
 if TYPE_CHECKING:
     from .engine import BatchEngine
@@ -49,7 +51,7 @@ class _ThreadCarrier:
             return True
         state = batch.state
         if record.has_thread and state.is_full:
-            record.landing = batch.land_refused
+            record.landing = landing.refused
             return True
         # Not looked for in the record later: a call that has been cut before it began
         # holds up nobody, and its batch may have been taken apart (`disbanding`).
@@ -61,7 +63,7 @@ class _ThreadCarrier:
         if not begin(batch, record):
             if process is not None:
                 process.give_back()
-            was_let_go = record.landing == batch.land_late_quietly
+            was_let_go = record.landing is landing.late_quietly
             return not was_let_go
         record.cpu_clock = cpu_clock_here()
         enter(batch, record)
@@ -91,7 +93,7 @@ class _ThreadCarrier:
             return None  # killed by the cut, which has settled the call
         except BaseException as exc:  # noqa: BLE001 - that call's failure, whatever it is
             record.error = exc
-            record.landing = batch.land_unstartable
+            record.landing = landing.unstartable
             return None
         return call
 
@@ -110,19 +112,19 @@ class _ThreadCarrier:
         except KeyError:
             # Not `hosted` yet: the cut is counting the threads that it leaves.
             record.value = value
-            record.landing = batch.land_awaitable
+            record.landing = landing.awaitable
             return False
         record.value = value
         record.move_to_loop()
         batch.tickets.ends.add(record)
-        record.landing = batch.land_awaitable
+        record.landing = landing.awaitable
         return True
 
     def report(self, record: CallRecord) -> None:
         report(record)
 
     def thread_failed(self, record: CallRecord, error: BaseException) -> None:
-        record.batch.hub.post(record.batch.land_thread_failed, (record, error))
+        record.batch.hub.post(landing.thread_failed, (record, error))
 
 
 THREAD_CARRIER = _ThreadCarrier()
@@ -138,10 +140,10 @@ def begin(batch: BatchEngine, record: CallRecord) -> bool:
         return False
     # Once more: it may have been interrupted since the first look.
     if batch.must_not_start(record):
-        _give_up(batch, record, batch.land_held_back)
+        _give_up(batch, record, landing.held_back)
         return False
     if batch.publisher.wants_starts or record.tool.timeout is not None:
-        batch.hub.post(batch.land_start, record)
+        batch.hub.post(landing.started, record)
     return True
 
 
@@ -167,10 +169,10 @@ def hold_back(batch: BatchEngine, record: CallRecord, error: BaseException) -> N
     except KeyError:
         return
     record.error = error
-    _give_up(batch, record, batch.land_unstartable)
+    _give_up(batch, record, landing.unstartable)
 
 
-def _give_up(batch: BatchEngine, record: CallRecord, landing: Any) -> None:
+def _give_up(batch: BatchEngine, record: CallRecord, land: Any) -> None:
     """
     A call whose start ticket has been taken does not begin.
 
@@ -182,9 +184,9 @@ def _give_up(batch: BatchEngine, record: CallRecord, landing: Any) -> None:
     try:
         batch.tickets.ends.remove(record)
     except KeyError:
-        record.landing = batch.land_late_quietly
+        record.landing = landing.late_quietly
     else:
-        record.landing = landing
+        record.landing = land
 
 
 def end(batch: BatchEngine, record: CallRecord) -> bool:
@@ -197,22 +199,22 @@ def end(batch: BatchEngine, record: CallRecord) -> bool:
     try:
         batch.tickets.ends.remove(record)
     except KeyError:
-        record.landing = batch.land_late
+        record.landing = landing.late
         return False
     if record.error is not None:
         # At once, not when the loop gets to it: nothing may start meanwhile.
         batch.halt_after(record.error)
-    record.landing = batch.land
+    record.landing = landing.ended
     return True
 
 
 def report(record: CallRecord) -> None:
     """Tell the loop what it has to do with a call."""
-    landing, record.landing = record.landing, None
-    if landing is not None:
+    land, record.landing = record.landing, None
+    if land is not None:
         batch: BatchEngine = record.batch
-        goes_on = landing == batch.land_awaitable
-        if not batch.hub.post(landing, record):
+        goes_on = land is landing.awaitable
+        if not batch.hub.post(land, record):
             batch.halted = True  # the loop is gone: what waits has no one left
             if goes_on:
                 close_awaitable(record.value)
@@ -270,7 +272,7 @@ def _stream(record: CallRecord) -> Any:
             items.append(item)
             if not record.items_posted:  # else the loop has not looked yet
                 record.items_posted = True
-                batch.hub.post(batch.land_items, record)
+                batch.hub.post(landing.items, record)
     finally:
         generator.close()
     return items[-1] if items else None
@@ -289,7 +291,7 @@ def _run_in_process(record: CallRecord) -> Any:
             record.items.append(value)
             if not record.items_posted:
                 record.items_posted = True
-                batch.hub.post(batch.land_items, record)
+                batch.hub.post(landing.items, record)
         elif kind == PARTIAL:
             record.kept_partial = value
         else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from .._core.record import CallRecord
+from . import landing
+from .awaitables import as_coroutine
 
-__all__ = ("Ready", "as_coroutine", "body_of", "close_awaitable")
+__all__ = ("Ready", "body_of")
 
 
 def body_of(record: CallRecord) -> Callable[[], Any]:
@@ -43,17 +44,6 @@ class Ready:
         self.value = value
 
 
-def as_coroutine(made: Any) -> Any:
-    """Return an awaitable as a coroutine; anything else as it is."""
-    if made is None or isinstance(made, Coroutine):
-        return made
-    return _await(made) if hasattr(type(made), "__await__") else made
-
-
-async def _await(value: Any) -> Any:
-    return await value
-
-
 async def _stream_async(record: CallRecord) -> Any:
     items: list[Any] = []
     record.items = items
@@ -75,15 +65,8 @@ def _stream_here(record: CallRecord) -> Any:
 
 
 def _tell_items(record: CallRecord) -> None:
-    batch = record.batch
     if record.hosted:
-        batch.land_items(record)
+        landing.items(record)
     elif not record.items_posted:  # in a loop of its own, in a worker thread
         record.items_posted = True
-        batch.hub.post(batch.land_items, record)
-
-
-def close_awaitable(value: Any) -> None:
-    """Let go of an awaitable that nobody will await, without a warning."""
-    if inspect.iscoroutine(value):
-        value.close()
+        record.batch.hub.post(landing.items, record)

@@ -12,6 +12,7 @@ import anyio_toolbatch.testing._run as run_module
 from anyio_toolbatch import ToolCall
 from anyio_toolbatch._core.ledger import Ending, Ledger
 from anyio_toolbatch._core.record import CallRecord
+from anyio_toolbatch._runtime import landing
 from anyio_toolbatch._runtime.cutting import Cutter
 from anyio_toolbatch._runtime.engine import BatchEngine
 from anyio_toolbatch._runtime.hub import Hub
@@ -46,7 +47,7 @@ def late_results_land(patch: pytest.MonkeyPatch) -> None:
         return True
 
     patch.setattr(Ledger, "settle", settle)
-    patch.setattr(BatchEngine, "land_late", BatchEngine.take_end)
+    patch.setattr(landing, "late", landing.take_end)
 
 
 def interrupt_lets_the_queue_go_on(patch: pytest.MonkeyPatch) -> None:
@@ -78,16 +79,18 @@ def interrupt_is_not_posted(patch: pytest.MonkeyPatch) -> None:
 
 def finished_work_is_dropped(patch: pytest.MonkeyPatch) -> None:
     """A cut does not look whether a worker has finished already."""
-    take_end = BatchEngine.take_end
+    take_end = landing.take_end
 
-    def take(self: BatchEngine, record: CallRecord) -> None:
-        if record.cut_reason is None and self.cutter.reason is not None:
-            record.cut_status, record.cut_reason = self.cutter.status, self.cutter.reason
-            self.settle(record, self.cutter.ending(record, self.hub.clock(), detached=True))
+    def take(record: CallRecord) -> None:
+        batch: BatchEngine = record.batch
+        cutter = batch.cutter
+        if record.cut_reason is None and cutter.reason is not None:
+            record.cut_status, record.cut_reason = cutter.status, cutter.reason
+            batch.settle(record, cutter.ending(record, batch.hub.clock(), detached=True))
         else:
-            take_end(self, record)
+            take_end(record)
 
-    patch.setattr(BatchEngine, "take_end", take)
+    patch.setattr(landing, "take_end", take)
 
 
 def untrue_placeholder(patch: pytest.MonkeyPatch) -> None:
