@@ -17,7 +17,7 @@ from ._core.record import CallRecord
 from ._errors import CallDetached
 from ._runtime.awaitables import as_coroutine
 from ._runtime.backend import on_loop, worker_context
-from ._runtime.cancellation import Stopper, run_stoppable
+from ._runtime.cancellation import Stopper, outcome_of_close, run_stoppable
 from ._runtime.context import current_record, flag_of, requests_of
 
 __all__ = ("check_cancelled", "run", "run_sync")
@@ -167,10 +167,12 @@ class _Request:
         batch = self._record.batch
         stopper = self._stopper = Stopper(batch.hub.backend, batch.mark_of(self._record))
         batch.teller.begun(stopper)
-
-        outcome = await run_stoppable(
-            stopper, lambda: as_coroutine(self._function(*self._args))
-        )
+        try:
+            outcome = await run_stoppable(
+                stopper, lambda: as_coroutine(self._function(*self._args))
+            )
+        except GeneratorExit as exc:
+            outcome = outcome_of_close(exc, batch.hub.backend)
         batch.teller.ended(stopper)
         self._answer(outcome.value, CallDetached() if outcome.stopped else outcome.error)
 

@@ -27,7 +27,7 @@ from .._core.record import CallRecord
 from .._model.results import Reason, Status
 from .awaitables import as_coroutine, close_awaitable
 from .backend import Timer
-from .cancellation import Stopper, run_stoppable
+from .cancellation import Stopper, outcome_of_close, run_stoppable
 from .hub import Hub
 from .landing import refused
 from .threads import Abandonable, Lane
@@ -175,7 +175,10 @@ class Question(Abandonable):
         batch: BatchEngine = self._record.batch
         stopper = self._stopper = Stopper(batch.hub.backend, batch.mark_of(self._record))
         batch.teller.begun(stopper)
-        outcome = await run_stoppable(stopper, self._body)
+        try:
+            outcome = await run_stoppable(stopper, self._body)
+        except GeneratorExit as exc:
+            outcome = outcome_of_close(exc, batch.hub.backend)
         batch.teller.ended(stopper)
         self.answer, self.error = outcome.value, outcome.error
         if not outcome.stopped:

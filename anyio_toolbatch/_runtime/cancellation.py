@@ -55,7 +55,7 @@ from .backend import Backend, Timer
 from .blocked_loop import LONG_STEP
 from .tool_body import Ready
 
-__all__ = ("Draining", "Stopper", "run_stoppable")
+__all__ = ("Draining", "Stopper", "outcome_of_close", "run_stoppable")
 
 UNSEEN_SECONDS = 0.05
 """How long a cancellation may take to enter the tool before case 3 applies.
@@ -231,6 +231,22 @@ async def run_stoppable(stopper: Stopper, body: Callable[[], Any]) -> Outcome:
     if through:
         return Outcome(value, None, stopped=False)
     return Outcome(None, None, stopped=True)
+
+
+def outcome_of_close(error: GeneratorExit, backend: Backend) -> Outcome:
+    """
+    Return the outcome where `run_stoppable` was closed, and its task goes on.
+
+    What a future was given as its error, asyncio throws into the task that awaits it. A
+    GeneratorExit then closes every coroutine but the task's own: there it comes out,
+    and whoever is that has to look for it.
+
+    Raises:
+        GeneratorExit: The task itself is being closed, without a loop.
+    """
+    if not backend.is_running:
+        raise error
+    return Outcome(None, error, stopped=False)
 
 
 @types.coroutine

@@ -15,7 +15,7 @@ from .._core.record import CallRecord
 from . import landing
 from .backend import unbroken
 from .blocked_loop import blocked
-from .cancellation import Stopper, run_stoppable
+from .cancellation import Stopper, outcome_of_close, run_stoppable
 from .context import current
 from .tool_body import body_of
 
@@ -40,4 +40,7 @@ async def run_on_loop(record: CallRecord) -> None:
     if record.told:  # asked to stop while it was still in its thread
         batch.teller.drain(stopper)
     # Not kept in this frame: an error refers to it.
-    landing.ended_on_loop(record, await run_stoppable(stopper, body_of(record)))
+    try:
+        landing.ended_on_loop(record, await run_stoppable(stopper, body_of(record)))
+    except GeneratorExit as exc:
+        landing.ended_on_loop(record, outcome_of_close(exc, batch.hub.backend))

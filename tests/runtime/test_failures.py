@@ -21,6 +21,7 @@ from anyio_toolbatch import (
     ToolResult,
     ToolRunner,
     UnknownToolError,
+    from_thread,
     run_batch,
 )
 from anyio_toolbatch.testing import DeafTool, GatedTool, PromiseObserver
@@ -227,6 +228,50 @@ async def test_task_cancelled_before_its_first_step(anyio_backend_name: str) -> 
         # The host was cancelled while the loop lives on: it is made anew.
         assert [r.value for r in batch.results] == ["ran"]
         assert [r.value for r in await runner.run([ToolCall("1", "tool")])] == ["ran"]
+
+
+@pytest.mark.parametrize("where", ["tool", "own loop", "approver", "visit"])
+async def test_generator_exit_out_of_a_task_that_is_awaited(
+    where: str, anyio_backend_name: str
+) -> None:
+    """P1: asyncio throws it into our task, where it closes all that is below; still a failure."""
+    if anyio_backend_name != "asyncio":
+        pytest.skip("trio's tasks give it in a group")
+    tidied: list[bool] = []
+
+    async def leave() -> None:
+        await anyio.sleep(0)
+        raise GeneratorExit("odd")
+
+    async def waits() -> None:
+        try:
+            await asyncio.create_task(leave())
+        finally:
+            tidied.append(True)
+
+    def visits() -> None:
+        from_thread.run(waits)
+
+    async def approves(call: ToolCall) -> bool:
+        await waits()
+        return True
+
+    tools = {
+        "tool": Tool(waits),
+        "own loop": Tool(waits, runs_in="thread"),
+        "approver": Tool(lambda: None),
+        "visit": Tool(visits),
+        "good": Tool(lambda: "fine"),
+    }
+    approve = approves if where == "approver" else None
+    with anyio.fail_after(LIVENESS):
+        async with ToolRunner(tools, approve=approve) as runner:
+            results = await runner.run([ToolCall("0", where)])
+            if where != "approver":
+                assert [r.value for r in await runner.run([ToolCall("1", "good")])] == ["fine"]
+    assert [r.status.value for r in results] == ["failed"]
+    assert isinstance(results[0].error, GeneratorExit)
+    assert tidied == [True]
 
 
 async def test_host_cancelled_while_the_loop_lives_on(anyio_backend_name: str) -> None:
