@@ -9,6 +9,7 @@ see them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,10 @@ import pytest
 import trio.testing
 
 from anyio_toolbatch.testing import PromiseObserver
+
+
+# asyncio's debug mode warns of each step over 0.1 s: on a busy machine that is no news.
+logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 
 def eager_loop() -> asyncio.AbstractEventLoop:
