@@ -19,7 +19,6 @@ import trio.testing
 
 from anyio_toolbatch.testing import PromiseObserver
 
-
 # asyncio's debug mode warns of each step over 0.1 s: on a busy machine that is no news.
 logging.getLogger("asyncio").setLevel(logging.ERROR)
 
