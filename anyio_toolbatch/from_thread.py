@@ -15,10 +15,10 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from ._core.record import CallRecord
 from ._errors import CallDetached
-from ._runtime.awaitables import as_coroutine
 from ._runtime.backend import on_loop, worker_context
 from ._runtime.cancellation import Stopper, outcome_of_close, run_stoppable
 from ._runtime.context import current_record, flag_of, requests_of
+from ._runtime.foreign_values import as_coroutine
 
 __all__ = ("check_cancelled", "run", "run_sync")
 

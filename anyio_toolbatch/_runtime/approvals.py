@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from .._core.ledger import Ending
 from .._core.record import CallRecord
 from .._model.results import Reason, Status
-from .awaitables import as_coroutine, close_awaitable
 from .backend import Timer
 from .cancellation import Stopper, outcome_of_close, run_stoppable
+from .foreign_values import as_coroutine, close_awaitable, is_a, is_awaitable
 from .hub import Hub
 from .landing import refused
 from .threads import Abandonable, Lane
@@ -98,7 +98,7 @@ def _answered(record: CallRecord, answer: Any, error: BaseException | None) -> N
     if batch.is_settled(record):
         return  # too late
     record.answered_at = batch.hub.clock()
-    if isinstance(error, KeyboardInterrupt):
+    if is_a(error, KeyboardInterrupt):
         batch.on_break(error, "the approval of a call")
     elif error is not None:
         batch.not_run(record, error)
@@ -106,7 +106,7 @@ def _answered(record: CallRecord, answer: Any, error: BaseException | None) -> N
         # Also if a cut is on its way: whatever starts it looks for that.
         batch.state.approve(record)
         batch.look_at_clock()
-    elif answer is False or isinstance(answer, str):
+    elif answer is False or is_a(answer, str):
         _refuse(record, Status.DENIED, Reason("not_approved", answer or None))
     else:
         said = f"approve must give True, False or a str, not {type(answer).__name__}"
@@ -273,7 +273,7 @@ class Question(Abandonable):
         except BaseException as exc:  # noqa: BLE001 - that call's failure, whatever it is
             self.error = exc
         else:
-            if hasattr(type(answer), "__await__"):
+            if is_awaitable(answer):
                 self._awaitable = answer
                 landing = Question.land_awaitable
             else:

@@ -53,6 +53,7 @@ import anyio
 
 from .backend import Backend, Timer
 from .blocked_loop import LONG_STEP
+from .foreign_values import is_a
 from .tool_body import Ready
 
 __all__ = ("Draining", "Stopper", "outcome_of_close", "run_stoppable")
@@ -207,9 +208,9 @@ async def run_stoppable(stopper: Stopper, body: Callable[[], Any]) -> Outcome:
             begun_at = perf_counter()
             try:
                 value = body()
-                if isinstance(value, Ready):
+                if type(value) is Ready:
                     value = value.value
-                elif isinstance(value, Coroutine):
+                elif is_a(value, Coroutine):
                     # The first step here: many tools need no other.
                     coroutine = value
                     try:
@@ -224,7 +225,7 @@ async def run_stoppable(stopper: Stopper, body: Callable[[], Any]) -> Outcome:
             through = True
     except BaseException as exc:  # noqa: BLE001 - contained here, whatever it is
         # A tool may answer our cancellation with a bare one of its own.
-        stopped = stopper.told and isinstance(exc, stopper.cancelled_class)
+        stopped = stopper.told and is_a(exc, stopper.cancelled_class)
         return Outcome(None, exc, stopped=stopped)
     finally:
         stopper.ended = True

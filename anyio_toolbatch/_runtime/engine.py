@@ -35,6 +35,7 @@ from .backend import Group, GroupItem, unbroken, worker_context
 from .batch_clock import BatchClock
 from .cutting import Cutter
 from .disbanding import disband_if_over
+from .foreign_values import is_a
 from .hub import Hub
 from .intake import prepare
 from .landing import task_gone
@@ -460,8 +461,8 @@ class BatchEngine:
 
     def halt_after(self, error: BaseException) -> None:
         """Keep everything from starting if this error cuts the batch; any thread."""
-        if isinstance(error, KeyboardInterrupt) or (
-            self.fail_fast and not isinstance(error, CallDetached)
+        if is_a(error, KeyboardInterrupt) or (
+            self.fail_fast and not is_a(error, CallDetached)
         ):
             self.halted = self.stopping = True
 

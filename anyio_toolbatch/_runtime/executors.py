@@ -47,6 +47,7 @@ from .._model.calls import ToolCall
 from .._model.carriers import ExecutorCarrier
 from . import landing
 from .cancellers import CANCELLER_THREADS, CANCELLERS, CallStop
+from .foreign_values import is_a
 from .process_worker import FunctionName, can_travel, sendable, unpickled
 from .thread_carrier import THREAD_CARRIER, begin, end, enter, hold_back, report
 from .threads import Abandonable, Lane, take
@@ -226,8 +227,8 @@ class ExecutorCall(Abandonable):
         else:
             error = future.exception()
         if self._drop(error):
-            value = None if error else future.result()
-            if isinstance(value, _Packed):
+            value = future.result() if error is None else None
+            if type(value) is _Packed:
                 try:
                     value = unpickled(value.body)
                 except TypeError as exc:
@@ -263,7 +264,7 @@ class ExecutorCall(Abandonable):
     def _ended(self, value: Any, error: BaseException | None) -> None:
         record = self.record
         # What has never called the function may give anything.
-        if record.tool.kind == "sync_generator" and isinstance(value, list):
+        if record.tool.kind == "sync_generator" and is_a(value, list):
             record.items = value
             value = value[-1] if value else None
         record.value, record.error = value, error

@@ -17,6 +17,7 @@ from .._errors import InvalidArgumentsError, ToolBatchError, UnknownToolError
 from .._model.claims import keys_of
 from .._model.results import Reason, Status, text_of_error
 from .._model.tools import as_tool
+from .foreign_values import is_a
 from .landing import refused
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def prepare(record: CallRecord, submitters: contextvars.Context) -> bool:
         batch.settle(record, ending)
         raise
     except BaseException as exc:  # noqa: BLE001 - whatever a user's check may raise
-        is_unknown = isinstance(exc, UnknownToolError)
+        is_unknown = is_a(exc, UnknownToolError)
         return _refuse(record, exc, "unknown_tool" if is_unknown else "bad_arguments")
     if record.tool.carrier == "loop":
         record.hosted = True
@@ -118,4 +119,4 @@ def _refuse(record: CallRecord, error: BaseException, kind: str = "bad_arguments
 
 def _worded(error: BaseException) -> str:
     """Word a refusal: our own errors speak for themselves, others by their type."""
-    return str(error) if isinstance(error, ToolBatchError) else text_of_error(error)
+    return str(error) if is_a(error, ToolBatchError) else text_of_error(error)

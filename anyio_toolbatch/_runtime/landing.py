@@ -19,7 +19,7 @@ from .._core.record import UNSET, CallRecord
 from .._errors import CallDetached
 from .._model.results import LateResult, Reason, Status, text_of_error
 from .._model.tools import ToolOutput
-from .awaitables import close_awaitable
+from .foreign_values import close_awaitable, is_a
 from .nesting import leave_inner_batches
 
 if TYPE_CHECKING:
@@ -199,14 +199,14 @@ def take_end(record: CallRecord) -> None:
     if error is None:
         value = record.value
         ending = COMPLETED
-        if isinstance(value, ToolOutput):
+        if is_a(value, ToolOutput):
             record.value = value.value
             ending = COMPLETED_WITH_ERROR if value.is_error else COMPLETED
         batch.settle(record, _with_partial(record, ending))
-    elif isinstance(error, CallDetached) and record.cut_reason is not None:
+    elif is_a(error, CallDetached) and record.cut_reason is not None:
         # It stopped within the grace, as it was asked to.
         batch.settle(record, batch.cutter.ending(record, record.ended_at, detached=False))
-    elif isinstance(error, KeyboardInterrupt):
+    elif is_a(error, KeyboardInterrupt):
         _keyboard_interrupt(record, error)
     else:
         batch.settle(record, _with_partial(record, FAILED))
@@ -271,7 +271,7 @@ def late(record: CallRecord) -> None:
         return
     value, error = record.value, record.error
     record.value = record.error = None
-    if isinstance(error, CallDetached | batch.hub.backend.cancelled_class):
+    if is_a(error, (CallDetached, batch.hub.backend.cancelled_class)):
         stopped(record)  # our own cancellation, or the loop's
     else:
         _end_late(record)

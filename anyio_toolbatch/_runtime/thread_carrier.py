@@ -16,10 +16,10 @@ import anyio
 from .._core.record import CallRecord
 from .._errors import CallDetached
 from . import landing
-from .awaitables import close_awaitable
 from .busy_threads import cpu_clock_here
 from .cancellation import Draining, Outcome, Stopper, run_stoppable
 from .context import current, run_hooks
+from .foreign_values import close_awaitable, is_awaitable
 from .hub import current_hub
 from .process_worker import ITEM, PARTIAL
 from .processes import ProcessCall
@@ -72,11 +72,7 @@ class _ThreadCarrier:
         except BaseException as exc:  # noqa: BLE001 - a tool's failure, whatever it is
             record.error = exc
         else:
-            if (
-                value is not None
-                and record.tool.kind == "sync"
-                and hasattr(type(value), "__await__")
-            ):
+            if value is not None and record.tool.kind == "sync" and is_awaitable(value):
                 return self._leave_to_loop(batch, record, value)
             record.value = value
         return end(batch, record)

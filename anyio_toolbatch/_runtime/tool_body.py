@@ -8,7 +8,7 @@ from typing import Any
 
 from .._core.record import CallRecord
 from . import landing
-from .awaitables import as_coroutine
+from .foreign_values import as_coroutine
 
 __all__ = ("Ready", "body_of")
 
