@@ -263,7 +263,7 @@ class _Channel:
         """
         try:
             body = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-        except Exception as exc:
+        except BaseException as exc:  # the value's own code; a SystemExit ends no worker
             name = type(value).__qualname__
             msg = f"a value of type {name} can't be pickled: {text_of(exc)}"
             raise TypeError(msg) from exc
@@ -478,7 +478,7 @@ def can_travel(error: BaseException) -> bool:
     """Tell whether it can be pickled and read again; many can't be read."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - whatever its methods may raise
+    except BaseException:  # noqa: BLE001 - whatever its methods may raise
         return False
     return True
 
@@ -486,7 +486,10 @@ def can_travel(error: BaseException) -> bool:
 def _traceback_of(error: BaseException) -> str:
     import traceback  # here, since it is seldom needed
 
-    return "".join(traceback.format_exception(error)).rstrip()
+    try:
+        return "".join(traceback.format_exception(error)).rstrip()
+    except Exception:  # noqa: BLE001 - whatever its methods may raise
+        return "(its traceback can't be shown)"
 
 
 def bootstrap() -> str:

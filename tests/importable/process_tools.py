@@ -224,3 +224,23 @@ def _answer(said: str) -> str:
     if said != "go\n":
         raise ValueError("no seat left")
     return "booked"
+
+
+class ExitsWhenPickled:
+    def __reduce__(self) -> Any:
+        raise SystemExit(5)
+
+
+class FalseError(Exception):
+    """Can't even be asked whether it is there."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("asked")
+
+
+def raises_a_false_error() -> None:
+    raise FalseError("sulky")
+
+
+def gives_what_exits() -> ExitsWhenPickled:
+    return ExitsWhenPickled()

@@ -166,6 +166,26 @@ async def test_what_a_tool_finds_in_its_process(
     assert ("printed by a tool" in printed.err, printed.out) == (True, "")
 
 
+async def test_what_fails_when_it_is_looked_at_ends_no_worker(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """P1: an error that is not to be asked, and a value that exits when it is pickled."""
+    async with ToolRunner(max_threads=1) as runner:
+        first, second, third = await runner.run(
+            [
+                call(tools.raises_a_false_error),
+                call(tools.gives_what_exits),
+                call(tools.add, {"a": 1}),
+            ]
+        )
+    assert first.text == "FalseError: sulky"
+    assert second.text.startswith(
+        "TypeError: a value of type ExitsWhenPickled can't be pickled"
+    )
+    assert third.value == 2
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [
