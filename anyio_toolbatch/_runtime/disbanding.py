@@ -10,7 +10,8 @@ batch had more than ten megabytes at a time). So it is taken apart when
   `run` keeps one until it has given the results. Where observers were shown it, it is
   kept for them as long as there is something to see; and
 * it is *over*: every call is settled, and what was let go of has ended; and
-* all of it has been told: nothing about it is put off, and no observer is behind.
+* all of it has been told: nothing about it is put off, and no observer is behind. It
+  may be a hook or an observer that lets go of it, and others are told after that one.
 
 What comes after that all the same (a thread that a tool has left behind, say) finds its
 call's record, and an ending in the ledger: the fence.
@@ -36,7 +37,7 @@ def forsake(batch: BatchEngine) -> None:
         Any: the last reference may be dropped anywhere.
     """
     batch.is_forsaken = True
-    if get_ident() == batch.hub.thread_id:
+    if get_ident() == batch.hub.thread_id and not batch.publisher.is_calling_out:
         disband_if_over(batch)
     else:
         batch.hub.post(disband_if_over, batch)

@@ -64,6 +64,7 @@ class Publisher:
         "_on_late",
         "_readers_waiting",
         "entering",
+        "is_calling_out",
         "is_heard",
         "leaving",
         "log",
@@ -99,6 +100,8 @@ class Publisher:
         self._is_held = False
         self._is_over = False
         self._readers_waiting: list[Waiter] = []
+        self.is_calling_out = False
+        """A hook or an observer runs; others may have to be told the same after it."""
         self.is_heard = self._observed is not None
         """Whether there is any sense in `tell`."""
         self.entering = methods_of(observers, "enter_call")
@@ -260,6 +263,7 @@ class Publisher:
     def _call_out(self, function: Callable[[Any], object], argument: Any, what: str) -> None:
         """Call a user's function; whatever it raises goes no further."""
         assert self._context is not None, "somebody listens"
+        was_calling_out, self.is_calling_out = self.is_calling_out, True
         try:
             # A copy: an observer may cause the next event while it runs.
             self._context.copy().run(function, argument)
@@ -268,6 +272,8 @@ class Publisher:
         except BaseException:
             extra = about("hook_failed", batch_ids=[self._batch_id])
             logger.exception("%s %r failed", what, function, extra=extra)
+        finally:
+            self.is_calling_out = was_calling_out
 
     # -- readers -----------------------------------------------------------
 

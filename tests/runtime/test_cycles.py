@@ -41,7 +41,7 @@ from anyio_toolbatch import (
 )
 from anyio_toolbatch._runtime import disbanding
 from anyio_toolbatch._runtime.hub import current_hub
-from anyio_toolbatch.testing import GatedTool
+from anyio_toolbatch.testing import DeafTool, GatedTool
 
 LIVENESS = 20.0  # seconds where milliseconds are meant
 LIMIT = 0.02  # seconds, of calls that have no end of their own
@@ -447,6 +447,68 @@ async def test_observers_and_the_late_hook_hear_all_of_a_batch_that_nobody_has()
         BatchSettled,
         *[LateResultDropped] * 2,
     ]
+
+
+async def test_a_hook_drops_the_last_reference_to_the_batch_that_it_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """P5, §3.4: who comes after it hears of that batch all the same."""
+    held: list[ToolBatch] = []
+    events: list[Event] = []
+
+    def drop(what: Event | LateResult) -> None:
+        if isinstance(what, LateResult):
+            held.clear()
+
+    deaf = DeafTool()
+    async with ToolRunner([deaf.tool], observers=[events.append], on_late=drop) as runner:
+        async with runner.open_batch(calls("deaf")) as batch:
+            held.append(batch)
+            await anyio.wait_all_tasks_blocked()
+            batch.interrupt()
+        gone = weakref.ref(batch._engine)
+        del batch
+        await current_hub().chores_until_now()
+        deaf.release()
+        assert await runner.wait_detached(LIVENESS)
+        await until_apart(gone)
+    assert not held
+    assert isinstance(events[-1], LateResultDropped)
+    assert not caplog.records
+
+
+async def test_an_observer_drops_the_last_reference_to_the_batch_that_it_hears_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The same for the batch's end, which is told behind the awaiting code."""
+    held: list[ToolBatch] = []
+    events: list[Event] = []
+
+    def drop(event: Event) -> None:
+        if isinstance(event, BatchSettled):
+            held.clear()
+
+    async def ask(call: ToolCall) -> bool:
+        await anyio.sleep(LIVENESS)
+        return True
+
+    async with ToolRunner([quick], approve=ask, observers=[drop, events.append]) as runner:
+        async with runner.open_batch(calls("quick")) as batch:
+            held.append(batch)
+            batch.interrupt()
+        gone = weakref.ref(batch._engine)
+        del batch
+        await until_apart(gone)
+    assert not held
+    assert isinstance(events[-1], BatchSettled)
+    assert not caplog.records
+
+
+async def until_apart(gone: weakref.ref[Any]) -> None:
+    """Pass the loop on until a batch has been taken apart."""
+    with anyio.fail_after(LIVENESS):
+        while gone() is not None and gone().records:
+            await anyio.sleep(0.001)
 
 
 async def test_what_was_put_off_comes_before_the_batch_is_taken_apart(
