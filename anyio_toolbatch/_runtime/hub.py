@@ -66,6 +66,8 @@ class Hub:
         """Those that are over are not taken apart: an explorer is to look at them."""
         self._chores: deque[Iterator[None]] = deque()
         self._chores_running = False
+        self._is_stepping = False
+        """A step of a chore is being run, which is taken out meanwhile."""
 
     @property
     def is_idle(self) -> bool:
@@ -170,7 +172,7 @@ class Hub:
     @property
     def has_chores(self) -> bool:
         """Something has been put off, and is not done."""
-        return bool(self._chores)
+        return bool(self._chores) or self._is_stepping
 
     async def chores_until_now(self) -> None:
         """Park until what has been put off so far is done; no checkpoint if nothing is."""
@@ -197,6 +199,7 @@ class Hub:
     def _step(self) -> None:
         # Taken out while it runs: a step may end up in `finish_chores` again.
         steps = self._chores.popleft()
+        was_stepping, self._is_stepping = self._is_stepping, True
         try:
             next(steps)
         except StopIteration:
@@ -205,6 +208,8 @@ class Hub:
             logger.exception("error in deferred work")
         else:
             self._chores.appendleft(steps)
+        finally:
+            self._is_stepping = was_stepping
 
     def finish_chores(self) -> None:
         """Do now what was to be done in slices; for an orderly close."""

@@ -504,6 +504,27 @@ async def test_an_observer_drops_the_last_reference_to_the_batch_that_it_hears_o
     assert not caplog.records
 
 
+async def test_a_step_that_drops_the_last_reference_is_finished_first() -> None:
+    """P10: what has been put off may have more to do for the batch, and may start user code."""
+    hub = current_hub()
+    held: list[ToolBatch] = []
+    records_after: list[int] = []
+
+    def step(engine: Any) -> Iterator[None]:
+        held.clear()
+        records_after.append(len(engine.records))
+        yield
+
+    async with ToolRunner([quick]) as runner:
+        async with runner.open_batch(calls("quick")) as batch:
+            held.append(batch)
+        hub.run_in_slices(step(batch._engine))
+        gone = weakref.ref(batch._engine)
+        del batch
+        await until_apart(gone)
+    assert records_after == [1]
+
+
 async def until_apart(gone: weakref.ref[Any]) -> None:
     """Pass the loop on until a batch has been taken apart."""
     with anyio.fail_after(LIVENESS):
