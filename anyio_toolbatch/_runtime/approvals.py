@@ -260,10 +260,8 @@ class Question(Abandonable):
         # may be about to withdraw that one, too.
         if not self.may_be_asked() or not self.begin():
             return True
-        state = self._record.batch.state
-        if state.is_full:
-            self.landing = Question.land_refused
-            return self.end()
+        if self._record.batch.state.is_full:
+            return self._come_back(Question.land_refused)
         hub = self._approver.hub
         if self._approver.timeout is not None:
             hub.post(Question.begun, self)
@@ -278,9 +276,13 @@ class Question(Abandonable):
                 landing = Question.land_awaitable
             else:
                 self.answer = answer
+        return self._come_back(landing)
+
+    def _come_back(self, landing: Callable[[Question], None]) -> bool:
+        """Be through with it; False if the thread was given away meanwhile."""
         if not self.end():
             close_awaitable(self._awaitable)
-            state.helper_ended(self._record)
+            self._record.batch.state.helper_ended(self._record)
             return False
         self.landing = landing
         return True

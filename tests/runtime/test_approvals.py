@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from anyio_toolbatch import (
@@ -819,6 +820,39 @@ async def test_a_full_runner_asks_nobody_about_a_call_on_the_loop(
             await until(lambda: runner.statistics().detached == ())
             with anyio.fail_after(LIVENESS / 2):
                 assert shape(await runner.run(calls("quick"))) == [DONE]
+
+
+async def test_a_refused_question_that_is_withdrawn_at_that_moment_holds_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P10: its thread was left, and counts as detached; it comes back without having asked."""
+    gate = GatedTool("input")
+    quick = ScriptedTool(give("ran"), name="quick")
+    begun, go_on = threading.Event(), threading.Event()
+    with letting_go(gate):
+        async with ToolRunner([quick.tool], approve=at_a_gate(gate), max_detached=1) as runner:
+            async with runner.open_batch(calls("quick")) as batch:
+                await gate.wait_started()
+                batch.interrupt()
+            await until(lambda: len(runner.statistics().detached) == 1)
+            begin = Question.begin
+
+            def begin_and_wait(self: Question) -> bool:
+                may = begin(self)
+                begun.set()
+                assert go_on.wait(LIVENESS)
+                return may
+
+            monkeypatch.setattr(Question, "begin", begin_and_wait)
+            async with runner.open_batch(calls("quick")) as batch:
+                assert await anyio.to_thread.run_sync(begun.wait, LIVENESS)
+                batch.interrupt()
+            await until(lambda: len(runner.statistics().detached) == 2)
+            go_on.set()
+            await until(lambda: len(runner.statistics().detached) == 1)
+            gate.open()
+            await until(lambda: runner.statistics().detached == ())
+    assert gate.started == 1
 
 
 async def test_who_waits_for_detached_work_hears_of_an_approver_that_comes_back() -> None:
