@@ -114,7 +114,11 @@ HAS_PROC = os.path.exists("/proc/self/stat")
 
 
 def _from_proc() -> Iterator[tuple[int, str, int, int]]:
-    for name in os.listdir("/proc"):
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return  # too many open files: the group gets its signals all the same
+    for name in names:
         if not name.isdigit():
             continue
         try:

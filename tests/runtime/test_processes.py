@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import io
@@ -35,7 +36,7 @@ from anyio_toolbatch import (
     ToolRunner,
     run_batch,
 )
-from anyio_toolbatch._runtime import process_worker, processes, thread_carrier, threads
+from anyio_toolbatch._runtime import process_worker, processes, sessions, thread_carrier, threads
 from anyio_toolbatch.testing import PromiseObserver
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and groups")
@@ -209,6 +210,28 @@ async def test_worker_that_dies_is_one_failure(
     assert said in died.text
     assert fine.value == 2
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.skipif(not sessions.HAS_PROC, reason="processes are found in another way")
+async def test_worker_is_buried_where_the_program_can_open_no_more_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P6, P10: what it has started can't be looked for then; its end and its pipes are as ever."""
+
+    def no_more_files(path: object) -> list[str]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with ToolRunner() as runner:
+        (result,) = await runner.run([call(tools.pid)])
+        assert result.value is not None
+        await until(lambda: not processes._all)
+        with monkeypatch.context() as patch:
+            patch.setattr(sessions.os, "listdir", no_more_files)
+            (result,) = await runner.run([call(tools.dies, {"how": "SIGKILL"})])
+            assert isinstance(result.error, ProcessDiedError)
+            assert not processes._all
+            await runner.run([call(tools.pid)])
+            await until(lambda: not processes._all and not processes._has_janitor)
 
 
 def test_worker_whose_requests_were_closed_is_not_killed(
