@@ -153,8 +153,9 @@ class ProcessCall:
         """The worker is free again, or dead."""
         with self._lock:
             worker, self._worker = self._worker, None
+            is_killed = self._is_killed  # what comes later has found no worker
         if worker is not None:
-            if self._is_killed:
+            if is_killed:
                 worker.end()
             else:
                 _keep(worker)

@@ -431,6 +431,34 @@ async def test_not_loaded_behind_its_batch_is_no_event(
     assert caplog.records == []
 
 
+class KillsBehind:
+    """A lock that has a call killed just after it was first given back."""
+
+    def __init__(self, call: processes.ProcessCall) -> None:
+        self._call: processes.ProcessCall | None = call
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exc: object) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.kill()
+
+
+def test_kill_behind_the_end_leaves_the_worker_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P10: it is the next call's; nobody waits for a process to be gone that was never killed."""
+    kept: list[Any] = []
+    monkeypatch.setattr(processes, "_keep", kept.append)
+    call = processes.ProcessCall()
+    call.prepare(Tool(tools.pid, runs_in="process"), {})
+    worker = call._worker
+    call._lock = KillsBehind(call)  # type: ignore[assignment]
+    assert call.run(lambda kind, value: None, streams=False) > 0
+    assert kept == [worker]
+    kept[0].kill()
+    kept[0].end()
+
+
 async def test_grace_lets_it_give_its_own_answer(tmp_path: Path) -> None:
     """P3: within the grace nothing is killed."""
     pipe = tmp_path / "pipe"
