@@ -36,7 +36,13 @@ from anyio_toolbatch import (
     ToolRunner,
     run_batch,
 )
-from anyio_toolbatch._runtime import process_worker, processes, sessions, thread_carrier, threads
+from anyio_toolbatch._runtime import (
+    process_worker,
+    processes,
+    sessions,
+    thread_carrier,
+    threads,
+)
 from anyio_toolbatch.testing import PromiseObserver
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and groups")
