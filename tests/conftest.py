@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,10 @@ from anyio_toolbatch.testing import PromiseObserver
 
 # asyncio's debug mode warns of each step over 0.1 s: on a busy machine that is no news.
 logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+# A shell lets what it starts in the background ignore Ctrl-C, which Python then leaves so.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def eager_loop() -> asyncio.AbstractEventLoop:
