@@ -43,7 +43,8 @@ class ToolOutput:
 
     def __init__(self, value: Any, is_error: bool = False) -> None:
         self.value = value
-        self.is_error = is_error
+        # Here, in the tool: what has no truth, such as an array, is its failure.
+        self.is_error = bool(is_error)
 
     def __repr__(self) -> str:
         return f"ToolOutput({self.value!r}, is_error={self.is_error!r})"

@@ -219,3 +219,20 @@ async def test_subclass_of_an_output_is_an_output() -> None:
 
     (result,) = await run_batch([ToolCall("1", "gives")], [gives])
     assert (result.value, result.is_error) == ("wrong", True)
+
+
+async def test_mark_that_is_neither_true_nor_false_is_that_calls_failure() -> None:
+    """Such as an array of truths: it is found out where the tool makes its answer."""
+
+    class Truths:
+        def __bool__(self) -> bool:
+            raise ValueError("the truth of an array is ambiguous")
+
+    def gives() -> Any:
+        return ToolOutput("wrong", is_error=Truths())  # type: ignore[arg-type]
+
+    with anyio.fail_after(LIVENESS):
+        (result,) = await run_batch([ToolCall("1", "gives")], [gives])
+    assert result.status is Status.FAILED
+    assert result.text == "ValueError: the truth of an array is ambiguous"
+    assert ToolOutput("fine", is_error=0).is_error is False  # type: ignore[arg-type]
