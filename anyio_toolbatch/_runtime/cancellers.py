@@ -113,9 +113,12 @@ class CallStop:
             self._land_stopped()
 
     def _land_stopped(self) -> None:
+        record = self._record
         if not self._has_told:
             self._has_told = True
-            landing.stopped(self._record)
+            landing.stopped(record)
+        elif record.ended:  # as the canceller has said; now the batch may go, too
+            record.batch.ended_late(record)
 
     # -- in a thread that may block ----------------------------------------------
 

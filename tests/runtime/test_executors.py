@@ -940,6 +940,29 @@ async def test_error_that_our_own_stop_has_caused_is_nobodys_news() -> None:
     assert late == []
 
 
+@pytest.mark.parametrize("end", ["error", "cancelled", "value"])
+async def test_end_that_comes_behind_the_cancellers_answer_frees_the_batch(end: str) -> None:
+    """P10: whatever it is, told or not: the last of a batch that nobody has any more."""
+    remote, canceller = Remote(), Canceller("stopped")
+    async with ToolRunner([remote_tool(remote, canceller)]) as runner:
+        async with runner.open_batch(remote_calls()) as batch:
+            await remote.has(1)
+            batch.interrupt()
+        engine = batch._engine
+        del batch
+        assert await runner.wait_detached(LIVENESS)
+        assert engine.records  # it has not ended, only said that it will
+        (future,) = remote.futures
+        match end:
+            case "error":
+                future.set_exception(ValueError("ended by that"))
+            case "cancelled":
+                future.cancel()
+            case _:
+                future.set_result("a value")
+        await until(lambda: not engine.records)
+
+
 async def test_end_that_comes_with_the_cancellers_answer_is_told_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
