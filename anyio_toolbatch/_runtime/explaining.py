@@ -100,8 +100,11 @@ def _thread_limit(record: CallRecord) -> int:
 
 def _is_below(wait: Wait) -> bool:
     """Tell whether a claim is not on the resource itself, but on what lies in it."""
-    entry = wait.calls[0].entry
-    return entry.modes.get(wait.what) in {Mode.INTENT_READ, Mode.INTENT_WRITE}
+    entry = wait.calls[0].entry  # none any more, if it has ended while another thread looks
+    return entry is not None and entry.modes.get(wait.what) in {
+        Mode.INTENT_READ,
+        Mode.INTENT_WRITE,
+    }
 
 
 def _has_started(calls: list[Any]) -> bool:

@@ -23,6 +23,7 @@ from anyio_toolbatch import (
     current_call,
 )
 from anyio_toolbatch._core.record import CallRecord
+from anyio_toolbatch._runtime import explaining
 from anyio_toolbatch._runtime.thread_carrier import _ThreadCarrier
 from anyio_toolbatch.testing import GatedTool, PromiseObserver, ScriptedTool, fail, give
 
@@ -360,6 +361,31 @@ async def test_each_wait_is_told_by_its_kind(
     assert shape(batch.results) == [DONE] * 10
     assert "settled: completed" in handles["p1"].explain()
     assert runner.statistics().waiting_calls == ()
+
+
+async def test_what_is_waited_for_ends_and_is_forgotten_while_somebody_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """§3.1: as a look from another thread may find it, between two of its own lines."""
+    held = Held()
+    has_started = explaining._has_started
+
+    def look_and_forget(found: list[Any]) -> bool:
+        seen = has_started(found)
+        for record in found:
+            record.entry = None  # as `CallRecord.forget` leaves it
+        return seen
+
+    async with ToolRunner([held.tool("write", writes="a")]) as runner:
+        with anyio.fail_after(LIVENESS):
+            async with runner.open_batch() as batch:
+                batch.submit(ToolCall("first", "write"))
+                second = batch.submit(ToolCall("second", "write"))
+                await held.wait_started("first")
+                with monkeypatch.context() as patch:
+                    patch.setattr(explaining, "_has_started", look_and_forget)
+                    assert "'a', which call 0 (write) has" in second.explain()
+                held.end("first", "second")
 
 
 async def test_looking_from_another_thread_is_safe(promises: PromiseObserver) -> None:
