@@ -209,7 +209,8 @@ def report(record: CallRecord) -> None:
     land, record.landing = record.landing, None
     if land is not None:
         batch: BatchEngine = record.batch
-        goes_on = land is landing.awaitable
+        # Then another thread may be at it, or the loop, before the post has returned.
+        goes_on = land is landing.awaitable or land is landing.held_back
         if not batch.hub.post(land, record):
             batch.halted = True  # the loop is gone: what waits has no one left
             if goes_on:

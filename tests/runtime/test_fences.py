@@ -26,6 +26,8 @@ from anyio_toolbatch import (
     report_progress,
 )
 from anyio_toolbatch._core.record import CallRecord
+from anyio_toolbatch._runtime import landing, threads
+from anyio_toolbatch._runtime.hub import Hub
 from anyio_toolbatch._runtime.state import DetachedAccount
 from anyio_toolbatch.testing import GatedTool, PromiseObserver
 
@@ -499,3 +501,68 @@ async def test_a_worker_that_is_held_back_within_a_grace_does_not_wait_for_its_e
             go_on.set()
             gate.open()
     promises.check(batch.id, batch.results)
+
+
+async def test_a_worker_that_was_held_back_is_slow_to_tell_while_the_call_runs_after_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P10, §4.8: the cut never came; who runs the call now is detached until its own end."""
+    gate = GatedTool("tool", writes="file")
+    between, go_on, told, back = (threading.Event() for _ in range(4))
+    opened: list[ToolBatch] = []
+    blocks: list[Any] = []
+    handles: list[Any] = []
+    post = Hub.post
+
+    def worker_is_held() -> None:
+        between.set()
+        assert go_on.wait(LIVENESS)
+
+    def post_slowly(self: Hub, function: Any, argument: Any) -> bool:
+        posted = post(self, function, argument)
+        if function is landing.held_back:
+            told.set()
+            assert back.wait(LIVENESS)
+        return posted
+
+    async def outer() -> None:
+        block = runner.open_batch()
+        blocks.append(block)
+        batch = await block.__aenter__()
+        batch._engine.tickets.starts = Overtaken("after", worker_is_held)
+        batch.submit(ToolCall("1", "tool"))
+        opened.append(batch)
+        await reached(between)
+        assert handles[0].cancel()
+        go_on.set()
+        assert told.wait(LIVENESS)
+        # Somebody else gets that thread, which is as good as free, for what comes next.
+        block = runner.open_batch([ToolCall("2", "quick")])
+        blocks.append(block)
+        await block.__aenter__()
+        # It ends before the loop can look at the cancel, and leaves its batches behind.
+
+    monkeypatch.setattr(Hub, "post", post_slowly)
+    quick = Tool(lambda: None, name="quick")
+    async with ToolRunner([gate.tool, quick, outer]) as runner:
+        try:
+            with anyio.fail_after(LIVENESS):
+                async with runner.open_batch() as batch:
+                    handles.append(batch.submit(ToolCall("0", "outer")))
+                assert batch.results[0].status is Status.COMPLETED
+                await gate.wait_started()
+                opened[0].interrupt()
+                (result,) = await opened[0].wait()
+                assert (result.started, result.detached) == (True, True)
+                back.set()
+                while len(threads.at_work) > 1:
+                    await anyio.sleep(0.001)
+                assert [d.call.id for d in runner.statistics().detached] == ["1"]
+                gate.open()
+                assert await runner.wait_detached(LIVENESS)
+                for block in blocks:
+                    await block.__aexit__(None, None, None)
+        finally:
+            for event in (go_on, back):
+                event.set()
+            gate.open()
