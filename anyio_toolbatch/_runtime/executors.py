@@ -162,7 +162,8 @@ class ExecutorCall(Abandonable):
                 self._future = future
                 future.add_done_callback(self._submission.done)
             except BaseException as exc:  # noqa: BLE001 - that call's failure, whatever it is
-                if self._drop(exc):
+                # Unless it is told already: it may be on its way to its start once more.
+                if self._submission.call is not None and self._drop(exc):
                     self._ended(None, exc)
         if self.end():
             return True

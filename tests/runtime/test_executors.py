@@ -27,16 +27,19 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
 from anyio_toolbatch import (
+    CallHandle,
     CallOutput,
     ExecutorCarrier,
     LateResult,
     Reason,
     Status,
     Tool,
+    ToolBatch,
     ToolCall,
     ToolResult,
     ToolRunner,
@@ -44,6 +47,7 @@ from anyio_toolbatch import (
     from_thread,
     run_batch,
 )
+from anyio_toolbatch._core.record import CallRecord
 from anyio_toolbatch._runtime import executors, state
 from anyio_toolbatch.testing import GatedTool, PromiseObserver
 
@@ -693,6 +697,62 @@ async def test_fence_of_a_call_that_was_cut_in_its_executors_queue(how: str) -> 
             assert call() is None
         assert ran == [1]
         assert await runner.wait_detached(0)
+
+
+class Submitting(Executor):
+    """Sends what it is given; is slow to say that the first could not be sent."""
+
+    def __init__(self) -> None:
+        self.refused = threading.Event()
+        self.go_on = threading.Event()
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            sent = pickle.loads(pickle.dumps(fn))
+        except CancelledError:
+            self.refused.set()
+            assert self.go_on.wait(LIVENESS)
+            raise
+        future.set_result(sent())
+        return future
+
+
+async def test_call_that_is_sent_after_all_is_not_failed_by_its_first_submission() -> None:
+    """P1, §4.9: the call around it was to be cut, and ended by itself before that."""
+    executor = Submitting()
+    handles: list[CallHandle] = []
+    blocks: list[Any] = []
+    opened: list[ToolBatch] = []
+
+    class Starts(set[CallRecord]):
+        def remove(self, record: CallRecord) -> None:
+            super().remove(record)
+            handles[0].cancel()  # between the ticket and the look at the cut
+
+    async def outer() -> None:
+        await anyio.lowlevel.checkpoint()  # for its own handle
+        block = runner.open_batch()
+        inner = await block.__aenter__()
+        inner._engine.tickets.starts = Starts()
+        inner.submit(*remote_calls())
+        blocks.append(block)
+        opened.append(inner)
+        assert executor.refused.wait(LIVENESS)
+
+    tool = Tool(abs_of, name="t", runs_in=executor)
+    async with ToolRunner([tool, outer]) as runner:
+        try:
+            async with runner.open_batch() as batch:
+                handles.append(batch.submit(ToolCall("0", "outer")))
+            (record,) = opened[0]._engine.records
+            await until(lambda: record.is_waiting)
+            executor.go_on.set()
+            (result,) = await opened[0].wait()
+            await blocks[0].__aexit__(None, None, None)
+        finally:
+            executor.go_on.set()
+    assert shape(result) == [DONE]
 
 
 class Lying(Future[Any]):
