@@ -249,7 +249,8 @@ def on_cancel(callback: Callable[[], object]) -> CancelHook:
     with _lazily:
         if record.cancel_hooks is None:
             record.cancel_hooks = []
-    record.cancel_hooks.append(hook)
+        hooks = record.cancel_hooks  # the call drops them with its end, at any moment
+    hooks.append(hook)
     # Either the cut finds the hook in the list, or this look finds the cut;
     # `remove` tells which of the two has it.
     if flag_of(record).is_set() and hook.unregister():

@@ -27,7 +27,7 @@ from anyio_toolbatch import (
     report_progress,
     run_batch,
 )
-from anyio_toolbatch._runtime import telling
+from anyio_toolbatch._runtime import context, telling
 from anyio_toolbatch._runtime.hub import current_hub
 from anyio_toolbatch.testing import GatedTool, PromiseObserver
 
@@ -248,6 +248,42 @@ async def test_callbacks_of_all_batches_share_their_threads(
                 await anyio.sleep(0.001)
             gate.open()
             assert await runner.wait_detached(LIVENESS)
+
+
+async def test_on_cancel_in_a_thread_that_the_tool_leaves_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """§3.3: in any thread, at any moment: also just as the call ends."""
+    between, go_on = threading.Event(), threading.Event()
+    unregistered: list[bool] = []
+    side: list[threading.Thread] = []
+
+    class Lock:
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *exc: object) -> None:
+            if threading.current_thread() in side:
+                between.set()
+                assert go_on.wait(LIVENESS)
+
+    def register() -> None:
+        unregistered.append(on_cancel(print).unregister())
+
+    def tool() -> None:
+        run = contextvars.copy_context().run
+        side.append(threading.Thread(target=run, args=(register,)))
+        side[0].start()
+        assert between.wait(LIVENESS)
+
+    monkeypatch.setattr(context, "_lazily", Lock())
+    try:
+        with anyio.fail_after(LIVENESS):
+            results = await run_batch([ToolCall("1", "tool")], [tool])
+    finally:
+        go_on.set()
+    side[0].join(LIVENESS)
+    assert results[0].unwrap() is None
+    assert unregistered == [False]
 
 
 async def test_on_cancel_is_unregistered_by_leaving_it() -> None:
