@@ -160,7 +160,7 @@ def test_fault_is_found_and_its_plan_replays_it(
     """The fault is told with a plan that shows it again, and shows nothing once it is mended."""
     if backend == "trio" and breaks is timers_stay:
         pytest.skip("trio does not tell its timers from other tasks")
-    monkeypatch.setattr(run_module, "PATIENCE", 0.005)  # there are no threads but ours
+    monkeypatch.setattr(run_module, "PATIENCE", 0.05)  # there are no threads but ours
     with monkeypatch.context() as patch:
         breaks(patch)
         with pytest.raises(ExplorationError, match=problem) as caught:
