@@ -9,6 +9,7 @@ outside of its context. So only types are asked, of which the interpreter knows.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
 from types import CoroutineType
 from typing import Any, TypeGuard, TypeVar
 
@@ -40,6 +41,7 @@ async def _await(value: Any) -> Any:
 
 
 def close_awaitable(value: Any) -> None:
-    """Let go of an awaitable that nobody will await, without a warning."""
+    """Let go of an awaitable that nobody will await, without a warning; never raises."""
     if type(value) is CoroutineType:
-        value.close()
+        with suppress(BaseException):  # one that was begun may refuse
+            value.close()

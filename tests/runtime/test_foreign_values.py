@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -236,3 +237,36 @@ async def test_mark_that_is_neither_true_nor_false_is_that_calls_failure() -> No
     assert result.status is Status.FAILED
     assert result.text == "ValueError: the truth of an array is ambiguous"
     assert ToolOutput("fine", is_error=0).is_error is False  # type: ignore[arg-type]
+
+
+async def test_coroutine_that_refuses_to_be_closed_is_let_go_of() -> None:
+    """P10: it comes too late, from a call that was cut; its place is free again."""
+    begun, gate = threading.Event(), threading.Event()
+
+    class Pause:
+        def __await__(self) -> Iterator[None]:
+            yield
+
+    async def stubborn() -> None:
+        while True:
+            with contextlib.suppress(GeneratorExit):
+                await Pause()
+            if gate.is_set():
+                gate.clear()
+                continue
+            return
+
+    def gives() -> Any:
+        made = stubborn()
+        made.send(None)
+        begun.set()
+        gate.wait(LIVENESS)
+        return made
+
+    async with ToolRunner([gives]) as runner:
+        async with runner.open_batch([ToolCall("1", "gives")]) as batch:
+            assert await anyio.to_thread.run_sync(begun.wait, LIVENESS)
+            batch.interrupt()
+        gate.set()
+        assert await runner.wait_detached(LIVENESS)
+        assert runner.statistics().detached == ()
