@@ -38,6 +38,7 @@ class _MainThreadOnly:
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         self._stream = stream
+        self._patience = READER_SECONDS
 
     def write(self, text: str) -> int:
         if threading.current_thread() is not threading.main_thread():
@@ -47,8 +48,13 @@ class _MainThreadOnly:
         return written
 
     def flush(self) -> None:
-        if not sys.is_finalizing():
+        """Flush it, unless that would never end; others ask for it, too: `logging` does."""
+        if sys.is_finalizing():
+            return
+        if _takes_more(self._stream, self._patience):
             self._stream.flush()
+        else:
+            self._patience = 0.0  # once is enough
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -70,22 +76,23 @@ def _at_exit() -> None:
         stream = getattr(sys, name)
         # Anything else (a test's capture, an application's own) has no such lock.
         if isinstance(stream, io.TextIOWrapper):
-            setattr(sys, name, _MainThreadOnly(stream))
-            if _takes_more(stream):
-                try:
-                    stream.flush()
-                except (OSError, ValueError):
-                    pass  # closed, or nobody reads it: as the interpreter does
+            stand_in = _MainThreadOnly(stream)
+            setattr(sys, name, stand_in)
+            try:
+                stand_in.flush()
+            except (OSError, ValueError):
+                pass  # closed, or nobody reads it: as the interpreter does
 
 
-def _takes_more(stream: io.TextIOWrapper) -> bool:
+def _takes_more(stream: io.TextIOWrapper, seconds: float) -> bool:
     """
     Tell whether a write to the stream makes progress.
 
-    Into a full pipe that nobody reads it would not, and a thread that is
-    stuck in such a write never gives the stream's lock back.
+    Into a full pipe that nobody reads it would not, nor into a terminal that is
+    stopped; and a thread that is stuck in such a write never gives the stream's lock
+    back.
     """
     try:
-        return bool(select.select([], [stream.fileno()], [], READER_SECONDS)[1])
+        return bool(select.select([], [stream.fileno()], [], seconds)[1])
     except (OSError, ValueError):
         return True  # no file of its own, or no select for files (Windows)

@@ -28,6 +28,7 @@ from .._files import fileno_of, write_all
 from .._model.events import Event
 from .._model.results import Status, ToolResult
 from .._runtime.batch import ToolBatch
+from .._runtime.leaving import leave_streams_to_main_thread
 from ._rows import BatchRows, Detached, Row, Rows
 from ._words import NOTE_WIDTH, describe, name_of, one_line, progress_of, share_of
 
@@ -275,6 +276,7 @@ class Painter:
         )
 
     def start(self) -> None:
+        leave_streams_to_main_thread()
         self._thread.start()
 
     def stop(self) -> None:
