@@ -136,6 +136,14 @@ def cancellation_is_eaten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BatchEngine, "detach", lambda *_: None)
 
 
+def is_shown(plan: str, backend: str) -> bool:
+    try:
+        replay(turn, plan, backend=backend)
+    except ExplorationError:
+        return True
+    return False
+
+
 BREAKS: list[tuple[Break, str]] = [
     (no_fence, "started after the interrupt"),
     (late_results_land, "settled twice|after the end of its batch"),
@@ -165,10 +173,11 @@ def test_fault_is_found_and_its_plan_replays_it(
         breaks(patch)
         with pytest.raises(ExplorationError, match=problem) as caught:
             explore(turn, backend=backend)
-        found = re.search(r"replay\(…, '(.*)', backend='(.*)'\)", str(caught.value))
-        assert found is not None
-        plan, named = found.groups()
-        assert named == backend
-        with pytest.raises(ExplorationError):
-            replay(turn, plan, backend=backend)
-    replay(turn, plan, backend=backend)
+        plans = re.findall(r"replay\(…, '(.*)', backend='(.*)'\)", str(caught.value))
+        assert {named for _, named in plans} == {backend}
+        # Not each of them, always: what a thread that is just being started posts may
+        # come a pass later on a busy machine.
+        shown = [plan for plan, _ in plans if is_shown(plan, backend)]
+        assert shown
+    for plan in shown:
+        replay(turn, plan, backend=backend)

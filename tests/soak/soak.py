@@ -38,6 +38,13 @@ AT_ONCE = 4
 """Turns that one loop runs at a time, on each runner."""
 
 
+def current_asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:  # trio
+        return None
+
+
 def eager_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
@@ -139,6 +146,12 @@ class Soak:
         while left := census.left():
             assert time.monotonic() < until, f"left on the loop: {left}"
             await anyio.sleep(0.01)
+        if loop := current_asyncio_loop():
+            # Up to a hundred cancelled timers stay, with the contexts of the tools that
+            # had them; they are dropped when they are more.
+            for _ in range(200):
+                loop.call_later(600, print).cancel()
+            await anyio.sleep(0)
 
     def _count(self) -> None:
         """Count, when all loops have come to the end of a round; in one of their threads."""
